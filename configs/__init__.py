@@ -1,0 +1,1 @@
+"""Which numbers: frozen dataclasses of an experiment and the presets built from them."""

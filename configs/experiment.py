@@ -1,0 +1,87 @@
+"""The numbers of one run: an agent on an environment, and how the program that trains it is laid out.
+
+One default for each number, with its unit; every field can be set on the command line (`--set learner.batch_size=256`).
+"""
+
+import dataclasses
+from typing import Any, Literal
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentConfig:
+    """Which environment, and how many of them an actor steps."""
+
+    name: str = "CartPole-v1"  # as its library names it
+    library: Literal["envpool", "gymnasium", "dm_env"] = "envpool"  # dm_env: name is "package.module:make_environment"
+    per_actor: int = 8  # environments in one actor
+    threads: int = 1  # EnvPool threads in one actor
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)  # further keyword arguments of its constructor
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class TopologyConfig:
+    """How many processes of each role."""
+
+    shards: int = 2  # replay servers
+    actors: int = 2  # CPU actors
+    evaluators: int = 1  # 0 or 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LearnerConfig:
+    """The learner's loop."""
+
+    batch_size: int = 32  # sequences
+    samples_in_flight: int = 64  # items each shard's dataset asks for ahead
+    prefetch: int = 2  # batches kept ready on the devices
+    publish_period: int = 1  # learner steps between publications of the weights (newest only, never waited for)
+    checkpoint_period: float = 60.0  # seconds between checkpoints
+    checkpoints_kept: int = 3  # the newest ones
+    threads: int = 1  # CPU threads of XLA where the learner runs on a CPU
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ActorConfig:
+    """The actors' loop."""
+
+    items_in_flight: int = 64  # items a writer may have unconfirmed at one shard
+    items_per_shard: int = 256  # items written to one shard before the round robin moves on
+    fetch_period: float = 0.05  # seconds between two looks for newer weights
+    report_period: float = 0.5  # seconds between two metrics records
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluatorConfig:
+    """The greedy policy, measured in environments of its own."""
+
+    environments: int = 4
+    episodes: int = 20  # in one evaluation: the mean return is taken over these
+    pause: float = 2.0  # seconds between two evaluations
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class RunConfig:
+    """Where a run ends and what it leaves."""
+
+    directory: str = "runs"  # a folder of its own is made in here
+    environment_steps: int = 0  # ends after so many, all actors together; 0: no limit
+    learner_steps: int = 0  # ends after so many; 0: no limit
+    target_return: float = float("inf")  # ends when an evaluation's mean return reaches it
+    seconds: float = 0.0  # ends after so many; 0: no limit
+    seed: int = 0
+    start: Literal["warm", "spawn"] = "warm"  # roles are forked from one warm process, or are plain interpreters
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Experiment:
+    """Everything about one run."""
+
+    name: str
+    agent: str  # a name from agents.registry, or "package.module:make_agent"
+    agent_config: Any  # the frozen dataclass that agent's make_agent takes; holds the ReplaySpec as `.replay`
+    environment: EnvironmentConfig = EnvironmentConfig()
+    topology: TopologyConfig = TopologyConfig()
+    actor: ActorConfig = ActorConfig()
+    learner: LearnerConfig = LearnerConfig()
+    evaluator: EvaluatorConfig = EvaluatorConfig()
+    run: RunConfig = RunConfig()

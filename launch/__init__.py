@@ -1,0 +1,1 @@
+"""Who runs where: environments, role loops, the Launchpad program and the ways to start it."""

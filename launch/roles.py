@@ -1,0 +1,37 @@
+"""The roles of a program: what each is given, and the function that plays it."""
+
+import dataclasses
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from configs.experiment import Experiment
+
+# Role name -> "module:function" of type RoleFunction. Named, not imported: a process loads only what its role needs.
+FUNCTIONS = {
+    "replay": "launch.replay_shard:run",
+    "actor": "launch.actor:run",
+    "learner": "launch.learner:run",
+    "evaluator": "launch.evaluator:run",
+    "monitor": "launch.monitor:run",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Assignment:
+    """One process's part in a run."""
+
+    role: str  # a key of FUNCTIONS
+    index: int  # among those of the same role
+    experiment: Experiment
+    addresses: tuple[str, ...]  # of all replay shards, "host:port"; shard `index` serves addresses[index]
+    run_directory: Path
+
+    @property
+    def name(self) -> str:
+        """E.g. "actor-3"."""
+        return f"{self.role}-{self.index}"
+
+
+# Plays the role until `stop` is set or its work is done; returns why it ended, in a few words ("" when it was stopped).
+RoleFunction = Callable[[Assignment, threading.Event], str]

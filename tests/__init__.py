@@ -1,0 +1,1 @@
+"""Proof; the folders mirror the tree."""
