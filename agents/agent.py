@@ -17,7 +17,8 @@ LearnerState = Any  # any pytree of arrays
 
 class TimeStep(NamedTuple):
     """What B environments just showed. When an episode has ended, the next step of that environment ignores its action
-    and shows the first observation of a new one."""
+    and shows the first observation of a new one.
+    """
 
     observation: Tree  # [B, *obs]
     reward: Array  # [B] float32, 0 where first
@@ -34,9 +35,9 @@ class ActorOutput(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Which part of all environments an actor has: environments index * environments ... of actors * environments."""
+    """Which part of all environments an actor has: the `environments` from actor * environments on."""
 
-    index: int  # of this actor
+    actor: int  # which one this is
     actors: int  # in the whole program
     environments: int  # B, in this actor
 
