@@ -1,0 +1,307 @@
+"""EnvPool: environments in C++ threads.
+
+Atari (e.g. "Pong-v5") runs as the field compares it, unless `options` say otherwise (EnvPool's names in brackets):
+four frames a step with the last two maximised (frame_skip=4), the newest four 84x84 grey frames as [4, 84, 84] uint8
+(stack_num=4), up to 30 no-ops at the start (noop_max=30), FIRE pressed at the start where a game needs it
+(use_fire_reset), no sticky actions (repeat_action_probability=0.0; 0.25 is Machado et al., 2018), the minimal action
+set (full_action_space=False), at most 27,000 steps = 30 minutes of play (max_episode_steps), the reward unclipped
+(reward_clip=False) and a lost life not an end (episodic_life=False). Mnih et al. (2015) train with
+`reward_clip=True, episodic_life=True`; `episodes()` reports raw rewards and whole games then too.
+
+What was found of EnvPool 0.8.4, and what is done about it:
+- `truncated` is set at an end where elapsed_step has reached max_episode_steps, in every family (tested); so a task
+  that ends on the very step of the limit counts as truncated. Atari tells (info["terminated"]) and is put right here.
+- Procgen, Catch, Blackjack and CliffWalking ignore max_episode_steps, yet label by it: the option is refused for them.
+- Environment i is seeded with seed + i, so pools with neighbouring seeds would share environments; see the factory.
+- With episodic_life, frames of the lost life stay in the stack after `first`; they are replaced by the new first frame,
+  as at any other beginning.
+- Bounds it doesn't know are given as the smallest and largest positive double; they become -inf and inf.
+- Arrays come fresh from C++ each step: they are given on without a copy.
+"""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+
+from agents.agent import TimeStep
+from configs.experiment import EnvironmentConfig
+from launch.environments.episodes import EpisodeRecorder
+from launch.environments.naming import check_options, nearest
+from launch.environments.protocol import Episode
+from replay.spec import ActionSpec, ArraySpec, ContinuousAction, DiscreteAction, EnvironmentSpec, ObservationSpec
+from replay.steps import Array, Tree
+
+
+def _import_envpool() -> Any:
+    """EnvPool, without what its import says to no one here: the banner on stderr of the Gym package that it imports
+    ("Gym has been unmaintained ..."), and JAX's warning of the XLA interface that it makes and we don't use.
+    """
+    try:
+        from gym_notices import notices
+
+        notices.notices.clear()
+    except ImportError:  # then there is no banner either
+        pass
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Shape is deprecated", DeprecationWarning)
+        import envpool
+
+    return envpool
+
+
+envpool = _import_envpool()
+
+# Fields of EnvPool's config that aren't the user's, and what sets them.
+_RESERVED = {
+    "num_envs": "environment.per_actor",
+    "batch_size": "environment.per_actor",
+    "num_threads": "environment.threads",
+    "seed": "run.seed",
+    "task": "environment.name",
+    "base_path": None,
+    "gym_reset_return_info": None,
+    "max_num_players": None,
+    "reward_threshold": None,
+}
+_WITHOUT_LIMIT = ("Catch-v0", "Blackjack-v1", "CliffWalking-v0")  # they ignore max_episode_steps
+_UNBOUNDED = 3e38  # bounds as wide as float32 mean none
+
+
+def spec_of(config: EnvironmentConfig) -> EnvironmentSpec:
+    """The spec alone; starts no thread."""
+    return _convert(_native_spec(config))
+
+
+def make(config: EnvironmentConfig, num: int, seeds: Array, threads: int) -> "EnvPoolEnvironments":
+    """Makes a pool whose environments are seeded with seeds[0], seeds[0] + 1, ..."""
+    return EnvPoolEnvironments(config, num, int(seeds[0]), threads)
+
+
+class EnvPoolEnvironments:
+    """A synchronous EnvPool: each step waits for all environments."""
+
+    def __init__(self, config: EnvironmentConfig, num: int, seed: int, threads: int) -> None:
+        native = _native_spec(config)
+        self._spec = _convert(native)
+        self._num = num
+        self._action = _ActionConverter(self._spec.action)
+        self._observation = _ObservationConverter(self._spec.observation)
+        atari = _is_atari(config.name)
+        self._raw_reward = atari  # info["reward"], whatever reward_clip is
+        self._lives = atari and bool(native.config.episodic_life)
+        self._recorder = EpisodeRecorder(num)
+        self._ended = np.zeros(num, np.bool_)
+        self._age = np.zeros(num, np.int32)  # steps since the episode's first frame; kept with episodic_life only
+        base = seed % (2**31 - num)  # EnvPool adds 0..num-1 and wants an int32
+        self._pool = envpool.make(
+            config.name,
+            env_type="gymnasium",
+            num_envs=num,
+            batch_size=num,
+            num_threads=min(threads, num),
+            seed=base,
+            **config.options,
+        )
+
+    @property
+    def spec(self) -> EnvironmentSpec:
+        """What one environment shows and takes."""
+        return self._spec
+
+    @property
+    def num(self) -> int:
+        """B, the number of environments."""
+        return self._num
+
+    def reset(self) -> TimeStep:
+        """Begins a new episode everywhere; with episodic_life, possibly a new life of the same game."""
+        observation, _ = self._pool.reset()
+        self._recorder.reset()
+        self._ended = np.zeros(self._num, np.bool_)
+        none, first = np.zeros(self._num, np.bool_), np.ones(self._num, np.bool_)
+        return TimeStep(
+            observation=self._show(observation, first),
+            reward=np.zeros(self._num, np.float32),
+            first=first,
+            terminated=none,
+            truncated=none.copy(),
+        )
+
+    def step(self, action: Array) -> TimeStep:
+        """Steps all environments."""
+        observation, reward, terminated, truncated, info = self._pool.step(self._action(action))
+        first, self._ended = self._ended, terminated | truncated
+        self._recorder.add(info["reward"] if self._raw_reward else reward)
+        if np.count_nonzero(self._ended):  # a third of the cost of .any()
+            terminated, truncated = self._finish(terminated, truncated, info)
+        return TimeStep(self._show(observation, first), reward, first, terminated, truncated)
+
+    def episodes(self) -> list[Episode]:
+        """The episodes that finished since the last call."""
+        return self._recorder.take()
+
+    def close(self) -> None:
+        """Ends the pool's threads."""
+        self._pool = None  # EnvPool has no other way
+
+    def _finish(self, terminated: Array, truncated: Array, info: dict[str, Array]) -> tuple[Array, Array]:
+        """Reports the finished episodes; gives back the flags, put right."""
+        finished = self._ended
+        if self._raw_reward:
+            game_over = info["terminated"] != 0
+            terminated, truncated = terminated | (truncated & game_over), truncated & ~game_over
+            finished = finished & (game_over | truncated)  # else a life was lost, and the game goes on
+        self._recorder.finish(finished, info["elapsed_step"])
+        return terminated, truncated
+
+    def _show(self, observation: Tree, first: Array) -> Tree:
+        """The observation as the spec has it."""
+        observation = self._observation(observation)
+        if self._lives:
+            self._age = np.where(first, 0, self._age + 1)
+            _repeat_first_frame(observation, self._age)
+        return observation
+
+
+class _ActionConverter:
+    """Actions as EnvPool takes them."""
+
+    def __init__(self, spec: ActionSpec) -> None:
+        self._bounds: tuple[Array, Array] | None = None
+        if isinstance(spec, ContinuousAction):
+            self._bounds = np.array(spec.minimum, np.float32), np.array(spec.maximum, np.float32)
+
+    def __call__(self, action: Array) -> Array:
+        action = np.asarray(action)
+        if self._bounds is None:
+            return action
+        return np.minimum(np.maximum(action, self._bounds[0]), self._bounds[1])  # np.clip costs three times as much
+
+
+class _ObservationConverter:
+    """Observations as the spec has them: a flat dict, float64 as float32."""
+
+    def __init__(self, spec: ObservationSpec) -> None:
+        self._named = None if isinstance(spec, ArraySpec) else spec
+
+    def __call__(self, observation: Tree) -> Tree:
+        if self._named is None:
+            return observation if observation.dtype != np.float64 else observation.astype(np.float32)
+        return {name: _leaf(observation, name).astype(spec.dtype, copy=False) for name, spec in self._named.items()}
+
+
+def _leaf(observation: Tree, name: str) -> Array:
+    for part in name.split("/"):
+        observation = observation[part]
+    return observation
+
+
+def _repeat_first_frame(stack: Array, age: Array) -> None:
+    """Overwrites, in stack [B, S, H, W], the frames from before the beginning of an episode `age` [B] steps ago."""
+    depth = stack.shape[1]
+    (young,) = np.nonzero(age < depth - 1)
+    if len(young):
+        source = np.maximum(np.arange(depth), depth - 1 - age[young, None])  # [young, S]
+        stack[young] = stack[young[:, None], source]
+
+
+def _native_spec(config: EnvironmentConfig) -> Any:
+    """EnvPool's own spec, after checking the name and the options."""
+    name, options = config.name, config.options
+    names = envpool.list_all_envs()
+    if name not in names:
+        raise ValueError(
+            f"environment.name={name!r} is not one of EnvPool's {len(names)} environments.{nearest(name, names)} List "
+            'them with: python -c "import envpool; print(*envpool.list_all_envs())". For one of another library set '
+            "environment.library=gymnasium or dm_env."
+        )
+    defaults = envpool.make_spec(name).config._asdict()
+    for option in options:
+        if option in _RESERVED:
+            instead = _RESERVED[option]
+            raise ValueError(
+                f"environment.options can't hold {option!r}: "
+                + (f"set {instead} instead." if instead else "the adapter sets it. Leave it out.")
+            )
+    check_options(options, [field for field in defaults if field not in _RESERVED], name)
+    for option, value in options.items():
+        wanted = type(defaults[option])
+        if not isinstance(value, wanted) and not (wanted is float and type(value) is int):
+            raise ValueError(
+                f"environment.options has {option}={value!r}, which must be of type {wanted.__name__}, as "
+                f"{name}'s default {defaults[option]!r} is."
+            )
+    if "max_episode_steps" in options and (name in _WITHOUT_LIMIT or _family(name) == "procgen"):
+        raise ValueError(
+            f"environment.options has max_episode_steps={options['max_episode_steps']!r}, but {name} ends by itself "
+            "and ignores a limit. Leave it out."
+        )
+    return envpool.make_spec(name, **options)
+
+
+def _family(name: str) -> str:
+    """The EnvPool package of an environment, e.g. "atari"."""
+    import_path: str = envpool.registration.registry.specs[name][0]
+    return import_path.split(".")[1]
+
+
+def _is_atari(name: str) -> bool:
+    return _family(name) == "atari"
+
+
+def _convert(native: Any) -> EnvironmentSpec:
+    """An EnvPool spec as ours."""
+    observation = {
+        key.removeprefix("obs").removeprefix(":").replace(".", "/"): _convert_array(value)
+        for key, value in native.state_array_spec.items()
+        if key == "obs" or key.startswith("obs:")
+    }
+    settings = native.config._asdict()
+    if settings.get("gray_scale", False) and settings["stack_num"] > 1:  # Atari; colours would share the stack's axis
+        observation[""] = _stacked(observation[""])
+    actions = [key for key in native.action_array_spec if key not in ("env_id", "players.env_id")]
+    if len(actions) != 1:
+        raise ValueError(f"environment.name: this one takes {len(actions)} actions a step; only one is supported.")
+    return EnvironmentSpec(
+        observation=observation[""] if list(observation) == [""] else observation,
+        action=_convert_action(native.action_array_spec[actions[0]]),
+    )
+
+
+def _shape(native: Any) -> tuple[int, ...]:
+    return tuple(int(size) for size in native.shape if size != -1)  # -1 counts the players, always one here
+
+
+def _bounds(native: Any) -> tuple[Array, Array]:
+    """Minimum and maximum, float64, broadcast over the shape."""
+    unknown = np.finfo(np.float64).tiny  # what EnvPool says for "no minimum", by mistake
+    low = np.where(np.asarray(native.minimum, np.float64) == unknown, -math.inf, native.minimum)
+    low, high = np.where(low < -_UNBOUNDED, -math.inf, low), np.asarray(native.maximum, np.float64)
+    high = np.where(high > _UNBOUNDED, math.inf, high)
+    return np.broadcast_to(low, _shape(native)), np.broadcast_to(high, _shape(native))
+
+
+def _convert_array(native: Any) -> ArraySpec:
+    low, high = _bounds(native)
+    dtype = np.dtype(native.dtype)
+    return ArraySpec(
+        shape=_shape(native),
+        dtype="float32" if dtype == np.float64 else dtype.name,
+        minimum=float(low.min()),
+        maximum=float(high.max()),
+    )
+
+
+def _stacked(spec: ArraySpec) -> ArraySpec:
+    return ArraySpec(shape=spec.shape, dtype=spec.dtype, minimum=spec.minimum, maximum=spec.maximum, stacked=True)
+
+
+def _convert_action(native: Any) -> ActionSpec:
+    low, high = _bounds(native)
+    if np.issubdtype(native.dtype, np.integer):
+        return DiscreteAction(count=int(high) + 1)
+    return ContinuousAction(
+        size=int(np.prod(_shape(native))), minimum=tuple(low.ravel().tolist()), maximum=tuple(high.ravel().tolist())
+    )

@@ -1,0 +1,33 @@
+"""Returns and lengths of episodes, kept for all environments at once."""
+
+import numpy as np
+
+from launch.environments.protocol import Episode
+from replay.steps import Array
+
+
+class EpisodeRecorder:
+    """Sums the rewards of B environments; its cost on a step without an episode's end is one addition."""
+
+    def __init__(self, num: int) -> None:
+        self._returns = np.zeros(num, np.float64)
+        self._finished: list[Episode] = []
+
+    def reset(self) -> None:
+        """Forgets the episodes under way."""
+        self._returns[:] = 0.0
+
+    def add(self, reward: Array) -> None:
+        """Adds one step's rewards [B], 0 where an episode begins."""
+        self._returns += reward
+
+    def finish(self, ended: Array, lengths: Array) -> None:
+        """Reports the episodes of the environments where `ended` [B] bool; `lengths` [B] in steps."""
+        for index in np.flatnonzero(ended):
+            self._finished.append(Episode(float(self._returns[index]), int(lengths[index])))
+        self._returns[ended] = 0.0
+
+    def take(self) -> list[Episode]:
+        """The episodes reported since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
