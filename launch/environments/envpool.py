@@ -19,6 +19,7 @@ What was found of EnvPool 0.8.4, and what is done about it:
 - Arrays come fresh from C++ each step: they are given on without a copy.
 """
 
+import dataclasses
 import math
 import warnings
 from typing import Any
@@ -27,10 +28,11 @@ import numpy as np
 
 from agents.agent import TimeStep
 from configs.experiment import EnvironmentConfig
+from launch.environments import arrays
 from launch.environments.episodes import EpisodeRecorder
 from launch.environments.naming import check_options, nearest
 from launch.environments.protocol import Episode
-from replay.spec import ActionSpec, ArraySpec, ContinuousAction, DiscreteAction, EnvironmentSpec, ObservationSpec
+from replay.spec import ArraySpec, EnvironmentSpec
 from replay.steps import Array, Tree
 
 
@@ -86,9 +88,8 @@ class EnvPoolEnvironments:
         native = _native_spec(config)
         self._spec = _convert(native)
         self._num = num
-        self._action = _ActionConverter(self._spec.action)
-        self._observation = _ObservationConverter(self._spec.observation)
-        atari = _is_atari(config.name)
+        self._action = _action_converter(native)
+        atari = _family(config.name) == "atari"
         self._raw_reward = atari  # info["reward"], whatever reward_clip is
         self._lives = atari and bool(native.config.episodic_life)
         self._recorder = EpisodeRecorder(num)
@@ -158,44 +159,13 @@ class EnvPoolEnvironments:
 
     def _show(self, observation: Tree, first: Array) -> Tree:
         """The observation as the spec has it."""
-        observation = self._observation(observation)
+        spec = self._spec.observation
+        if not isinstance(spec, ArraySpec):
+            return {name: arrays.leaf(observation, name).astype(one.dtype, copy=False) for name, one in spec.items()}
         if self._lives:
             self._age = np.where(first, 0, self._age + 1)
             _repeat_first_frame(observation, self._age)
-        return observation
-
-
-class _ActionConverter:
-    """Actions as EnvPool takes them."""
-
-    def __init__(self, spec: ActionSpec) -> None:
-        self._bounds: tuple[Array, Array] | None = None
-        if isinstance(spec, ContinuousAction):
-            self._bounds = np.array(spec.minimum, np.float32), np.array(spec.maximum, np.float32)
-
-    def __call__(self, action: Array) -> Array:
-        action = np.asarray(action)
-        if self._bounds is None:
-            return action
-        return np.minimum(np.maximum(action, self._bounds[0]), self._bounds[1])  # np.clip costs three times as much
-
-
-class _ObservationConverter:
-    """Observations as the spec has them: a flat dict, float64 as float32."""
-
-    def __init__(self, spec: ObservationSpec) -> None:
-        self._named = None if isinstance(spec, ArraySpec) else spec
-
-    def __call__(self, observation: Tree) -> Tree:
-        if self._named is None:
-            return observation if observation.dtype != np.float64 else observation.astype(np.float32)
-        return {name: _leaf(observation, name).astype(spec.dtype, copy=False) for name, spec in self._named.items()}
-
-
-def _leaf(observation: Tree, name: str) -> Array:
-    for part in name.split("/"):
-        observation = observation[part]
-    return observation
+        return observation.astype(spec.dtype, copy=False)
 
 
 def _repeat_first_frame(stack: Array, age: Array) -> None:
@@ -247,27 +217,33 @@ def _family(name: str) -> str:
     return import_path.split(".")[1]
 
 
-def _is_atari(name: str) -> bool:
-    return _family(name) == "atari"
-
-
 def _convert(native: Any) -> EnvironmentSpec:
     """An EnvPool spec as ours."""
     observation = {
-        key.removeprefix("obs").removeprefix(":").replace(".", "/"): _convert_array(value)
+        key.removeprefix("obs").removeprefix(":").replace(".", "/"): arrays.array_spec(
+            _shape(value), value.dtype, *_bounds(value), f"Observation {key!r}"
+        )
         for key, value in native.state_array_spec.items()
         if key == "obs" or key.startswith("obs:")
     }
     settings = native.config._asdict()
     if settings.get("gray_scale", False) and settings["stack_num"] > 1:  # Atari; colours would share the stack's axis
-        observation[""] = _stacked(observation[""])
+        observation[""] = dataclasses.replace(observation[""], stacked=True)
+    return EnvironmentSpec(
+        observation=arrays.observation_spec(observation),
+        action=_action_converter(native).spec,
+    )
+
+
+def _action_converter(native: Any) -> arrays.ActionConverter:
     actions = [key for key in native.action_array_spec if key not in ("env_id", "players.env_id")]
     if len(actions) != 1:
-        raise ValueError(f"environment.name: this one takes {len(actions)} actions a step; only one is supported.")
-    return EnvironmentSpec(
-        observation=observation[""] if list(observation) == [""] else observation,
-        action=_convert_action(native.action_array_spec[actions[0]]),
-    )
+        raise ValueError(f"This environment takes {len(actions)} actions a step ({actions}); only one is supported.")
+    action = native.action_array_spec[actions[0]]
+    low, high = _bounds(action)
+    if np.issubdtype(action.dtype, np.integer):
+        return arrays.DiscreteConverter(int(high) + 1, dtype=action.dtype)
+    return arrays.ContinuousConverter(_shape(action), action.dtype, low, high)
 
 
 def _shape(native: Any) -> tuple[int, ...]:
@@ -275,33 +251,7 @@ def _shape(native: Any) -> tuple[int, ...]:
 
 
 def _bounds(native: Any) -> tuple[Array, Array]:
-    """Minimum and maximum, float64, broadcast over the shape."""
-    unknown = np.finfo(np.float64).tiny  # what EnvPool says for "no minimum", by mistake
-    low = np.where(np.asarray(native.minimum, np.float64) == unknown, -math.inf, native.minimum)
-    low, high = np.where(low < -_UNBOUNDED, -math.inf, low), np.asarray(native.maximum, np.float64)
-    high = np.where(high > _UNBOUNDED, math.inf, high)
-    return np.broadcast_to(low, _shape(native)), np.broadcast_to(high, _shape(native))
-
-
-def _convert_array(native: Any) -> ArraySpec:
-    low, high = _bounds(native)
-    dtype = np.dtype(native.dtype)
-    return ArraySpec(
-        shape=_shape(native),
-        dtype="float32" if dtype == np.float64 else dtype.name,
-        minimum=float(low.min()),
-        maximum=float(high.max()),
-    )
-
-
-def _stacked(spec: ArraySpec) -> ArraySpec:
-    return ArraySpec(shape=spec.shape, dtype=spec.dtype, minimum=spec.minimum, maximum=spec.maximum, stacked=True)
-
-
-def _convert_action(native: Any) -> ActionSpec:
-    low, high = _bounds(native)
-    if np.issubdtype(native.dtype, np.integer):
-        return DiscreteAction(count=int(high) + 1)
-    return ContinuousAction(
-        size=int(np.prod(_shape(native))), minimum=tuple(low.ravel().tolist()), maximum=tuple(high.ravel().tolist())
-    )
+    """Minimum and maximum, as far as EnvPool knows them."""
+    low, high = np.asarray(native.minimum, np.float64), np.asarray(native.maximum, np.float64)
+    unknown = (low == np.finfo(np.float64).tiny) | (low < -_UNBOUNDED)  # the first is said for "none" by mistake
+    return np.where(unknown, -math.inf, low), np.where(high > _UNBOUNDED, math.inf, high)

@@ -11,21 +11,29 @@ class EpisodeRecorder:
 
     def __init__(self, num: int) -> None:
         self._returns = np.zeros(num, np.float64)
+        self._steps = 0  # calls of add()
+        self._begun = np.zeros(num, np.int64)  # self._steps at the episode's first observation
         self._finished: list[Episode] = []
 
     def reset(self) -> None:
         """Forgets the episodes under way."""
         self._returns[:] = 0.0
+        self._begun[:] = self._steps
 
     def add(self, reward: Array) -> None:
         """Adds one step's rewards [B], 0 where an episode begins."""
         self._returns += reward
+        self._steps += 1
 
-    def finish(self, ended: Array, lengths: Array) -> None:
-        """Reports the episodes of the environments where `ended` [B] bool; `lengths` [B] in steps."""
+    def finish(self, ended: Array, lengths: Array | None = None) -> None:
+        """Reports the episodes of the environments where `ended` [B] bool. Their lengths are those given [B], for a
+        library that counts otherwise, or the steps added since their first observations.
+        """
+        lengths = self._steps - self._begun if lengths is None else lengths
         for index in np.flatnonzero(ended):
             self._finished.append(Episode(float(self._returns[index]), int(lengths[index])))
         self._returns[ended] = 0.0
+        self._begun[ended] = self._steps + 1  # the next step shows the first observation
 
     def take(self) -> list[Episode]:
         """The episodes reported since the last call."""

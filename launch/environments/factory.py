@@ -1,5 +1,6 @@
 """Makes the environments that a config names. A library is imported only when it is used."""
 
+import importlib
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ from launch.environments.naming import nearest
 from launch.environments.protocol import Environments
 from replay.spec import EnvironmentSpec
 
-LIBRARIES = ("envpool", "gymnasium", "dm_env")
+LIBRARIES: tuple[str, ...] = ("envpool", "gymnasium", "dm_env")
 
 
 def make_environments(
@@ -49,26 +50,19 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
 def _adapter(config: EnvironmentConfig) -> ModuleType:
     """The module that wraps a library: it has make() and spec_of()."""
     # Imported here: EnvPool's import takes a second and brings JAX along, which users of Gymnasium shouldn't pay for.
+    if config.library not in LIBRARIES:
+        raise ValueError(
+            f"environment.library={config.library!r} is not one of {', '.join(LIBRARIES)}."
+            f"{nearest(str(config.library), LIBRARIES)} Set environment.library={LIBRARIES[0]}."
+        )
     try:
-        match config.library:
-            case "envpool":
-                from launch.environments import envpool as adapter
-            case "gymnasium":
-                from launch.environments import gymnasium as adapter  # type: ignore[no-redef]
-            case "dm_env":
-                from launch.environments import dm_env as adapter  # type: ignore[no-redef]
-            case unknown:
-                raise ValueError(
-                    f"environment.library={unknown!r} is not one of {', '.join(LIBRARIES)}."
-                    f"{nearest(str(unknown), LIBRARIES)} Set environment.library={LIBRARIES[0]}."
-                )
+        return importlib.import_module(f"launch.environments.{config.library}")
     except ImportError as error:
         others = " or ".join(library for library in LIBRARIES if library != config.library)
         raise ImportError(
             f"environment.library={config.library!r} can't be imported: {error}. Install it "
             f"(pip install --no-deps -r requirements.lock), or set environment.library to {others}."
         ) from error
-    return adapter
 
 
 def _seeds(seed: int | Sequence[int], num: int) -> Any:
