@@ -1,9 +1,44 @@
-"""Small records from every role to the monitor, through a table of each shard."""
+"""Small records from every role to the monitor, through a table of each shard.
 
+A record is JSON in a uint8 vector. NaN and infinities are kept: they are written as Python's json module does (NaN,
+Infinity, -Infinity), because a loss that became NaN is what a monitor must show.
+"""
+
+import collections
+import dataclasses
+import json
+import secrets
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 import reverb
+from absl import logging
+
+from replay.patience import Patience
 
 METRICS = "metrics"  # the table's name
 MAX_RECORDS = 10_000  # in one shard's table; the oldest go first when nobody reads
+MAX_WAITING = 256  # records in a writer's mailbox
+MAX_READ = 1_000  # records of one shard in one read
+INFO_TIMEOUT_S = 1  # whole seconds; Reverb takes no others
+INSERT_TIMEOUT_S = 2.0  # before the next shard is tried
+SLICE_MS = 250  # milliseconds of one uninterruptible wait
+REMEMBERED = 100_000  # ids of records, by which one that arrives twice is known
+
+Value = Any  # a number (Python's, numpy's or a jax scalar), a str, None, or lists of them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """What one role said at one time."""
+
+    role: str
+    index: int
+    time: float  # seconds since the epoch, by the writer's clock, when it was written
+    values: dict[str, Any]
 
 
 def make_metrics_table() -> reverb.Table:
@@ -18,3 +53,244 @@ def make_metrics_table() -> reverb.Table:
         max_times_sampled=1,
         rate_limiter=reverb.rate_limiters.MinSize(1),
     )
+
+
+class MetricsWriter:
+    """Sends one role's records to a shard, in the background; to the next one when that does not take them."""
+
+    def __init__(self, addresses: Sequence[str], role: str, index: int) -> None:
+        self._addresses = list(addresses)
+        self._clients: dict[str, reverb.Client] = {}
+        self._shard = index % len(self._addresses)  # so that roles spread over the shards
+        self._head = {"role": role, "index": index}
+        self._name = f"{role}-{index}-{secrets.token_hex(6)}"
+        self._sequence = 0
+        self._dropped = 0  # pushed out of the mailbox by newer ones
+        self._unencodable: set[str] = set()
+        self._mailbox: collections.deque[dict[str, Any]] = collections.deque()
+        self._condition = threading.Condition()
+        self._finishing = False
+        self._stop = threading.Event()
+        self._patience = Patience(f"metrics of {role} {index}")
+        self._thread = threading.Thread(target=self._run, name=f"metrics-{role}-{index}", daemon=True)
+        self._thread.start()
+
+    def write(self, values: Mapping[str, Value]) -> None:
+        """Hands over one record; never waits. jax scalars are read by the thread, so they must not be donated.
+
+        When more than MAX_WAITING wait, the oldest is dropped; later records say how many were so far, in
+        `metrics_dropped` (absent while there are none).
+        """
+        with self._condition:
+            content = dict(values)
+            record = {**self._head, "time": time.time(), "id": f"{self._name}-{self._sequence}", "values": content}
+            self._sequence += 1
+            if len(self._mailbox) >= MAX_WAITING:
+                self._mailbox.popleft()
+                self._dropped += 1
+            if self._dropped:
+                content["metrics_dropped"] = self._dropped
+            self._mailbox.append(record)
+            self._condition.notify()
+
+    def close(self, timeout: float) -> None:
+        """Sends what waits, for `timeout` seconds at most, and stops. Logs how many records were left."""
+        deadline = time.monotonic() + timeout
+        with self._condition:
+            self._finishing = True
+            self._condition.notify()
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        self._stop.set()
+        self._thread.join(4 * SLICE_MS / 1000)
+        with self._condition:
+            if self._mailbox:
+                logging.warning("%d metrics records were not sent to any of %s", len(self._mailbox), self._addresses)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            with self._condition:
+                while not self._mailbox:
+                    if self._finishing:
+                        return
+                    self._condition.wait()
+                record = self._mailbox[0]
+            data = self._encode(record)
+            if data is None or self._send(data):
+                self._patience.over()
+                with self._condition:
+                    if self._mailbox and self._mailbox[0] is record:  # else it was dropped meanwhile
+                        self._mailbox.popleft()
+            else:
+                self._shard = (self._shard + 1) % len(self._addresses)
+                self._stop.wait(SLICE_MS / 1000)
+
+    def _send(self, data: np.ndarray[Any, Any]) -> bool:
+        """Whether the shard confirmed it in time."""
+        address = self._addresses[self._shard]
+        if address not in self._clients:
+            self._clients[address] = reverb.Client(address)
+        # One writer for each record (0.5 ms): all steps of a writer's column have to be of one length.
+        writer = self._clients[address].trajectory_writer(num_keep_alive_refs=1, validate_items=False)
+        deadline = time.monotonic() + INSERT_TIMEOUT_S
+        try:
+            writer.append({"record": data})
+            writer.create_item(METRICS, 1.0, {"record": writer.history["record"][-1:]})
+            while True:
+                try:
+                    writer.flush(timeout_ms=SLICE_MS)
+                    return True
+                except reverb.errors.DeadlineExceededError:
+                    if self._stop.is_set() or time.monotonic() > deadline:
+                        raise
+        except Exception as error:  # whatever a server may answer: the next one is tried
+            self._patience.waiting(f"{address} does not take them ({error}), trying the next shard")
+            return False
+        finally:
+            writer.close()
+
+    def _encode(self, record: dict[str, Any]) -> np.ndarray[Any, Any] | None:
+        values = {}
+        for name, value in record["values"].items():
+            try:
+                values[str(name)] = _to_plain(value)
+            except Exception as error:  # a deleted jax array, an object: the other values still go
+                if name not in self._unencodable:
+                    self._unencodable.add(name)
+                    logging.warning("metric %s is left out: %s", name, error)
+        return np.frombuffer(json.dumps({**record, "values": values}).encode(), np.uint8)
+
+
+class MetricsReader:
+    """Collects the records of all shards."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.bad_records = 0  # what was in a table and is no record
+        self._shards = [_ShardReader(address) for address in addresses]
+        self._known: collections.OrderedDict[str, None] = collections.OrderedDict()
+
+    @property
+    def silent(self) -> list[str]:
+        """Addresses of the shards that didn't answer the last read in time."""
+        return [shard.address for shard in self._shards if not shard.answered]
+
+    def read(self, timeout_s: float = 2.0) -> list[Record]:
+        """All records that are there, by shard in the order they were written (MAX_READ of each at most).
+
+        A shard that doesn't answer costs `timeout_s` once, and nothing until it answers again.
+        """
+        deadline = time.monotonic() + timeout_s
+        asked = [shard for shard in self._shards if shard.ask()]
+        for shard in asked:
+            shard.wait(max(0.0, deadline - time.monotonic()))
+        records = []
+        for shard in self._shards:
+            for columns in shard.take():
+                try:
+                    record_id, record = _decode(columns)
+                except (ValueError, KeyError, TypeError) as error:
+                    self.bad_records += 1
+                    logging.warning("what is in the metrics table of %s is no record: %s", shard.address, error)
+                    continue
+                if record_id not in self._known:  # a writer that misses a confirmation sends it again
+                    self._known[record_id] = None
+                    records.append(record)
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        return records
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Stops. A thread that is blocked on a shard that is gone is left behind."""
+        deadline = time.monotonic() + timeout
+        for shard in self._shards:
+            shard.close(max(0.0, deadline - time.monotonic()))
+
+
+class _ShardReader:
+    """Reads one shard in a thread of its own: a sample from a shard that dies can't be cancelled."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.answered = True  # the last time it was asked
+        self._client = reverb.Client(address)
+        self._taken: collections.deque[list[np.ndarray[Any, Any]]] = collections.deque()
+        self._asked = threading.Event()
+        self._done = threading.Event()
+        self._done.set()
+        self._stop = False
+        self._patience = Patience(f"reading metrics from {address}")
+        self._thread = threading.Thread(target=self._run, name=f"metrics-{address}", daemon=True)
+        self._thread.start()
+
+    def ask(self) -> bool:
+        """Starts a read, unless the last one goes on; whether to wait for it."""
+        if not self._done.is_set():
+            self.answered = False
+            self._patience.waiting("the shard does not answer")
+            return False
+        waited_for = self.answered
+        self._done.clear()
+        self._asked.set()
+        return waited_for
+
+    def wait(self, timeout_s: float) -> None:
+        if not self._done.wait(timeout_s):
+            self.answered = False
+
+    def take(self) -> list[list[np.ndarray[Any, Any]]]:
+        """What arrived since the last call."""
+        return [self._taken.popleft() for _ in range(len(self._taken))]
+
+    def close(self, timeout: float) -> None:
+        self._stop = True
+        self._asked.set()
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            self._asked.wait()
+            self._asked.clear()
+            if self._stop:
+                return
+            try:
+                self._read()
+                self.answered = True
+                self._patience.over()
+            except Exception as error:  # the shard is gone, or no replay shard: asked again at the next read
+                self.answered = False
+                self._patience.waiting(str(error))
+            self._done.set()
+
+    def _read(self) -> None:
+        size = self._client.server_info(timeout=INFO_TIMEOUT_S)[METRICS].current_size
+        if size == 0:
+            return
+        for sample in self._client.sample(METRICS, num_samples=min(size, MAX_READ), emit_timesteps=False):
+            self._taken.append(list(sample.data))
+
+
+def _to_plain(value: Value) -> Any:
+    if isinstance(value, np.generic) and value.dtype.kind in "biufU":
+        return value.item()
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, list | tuple):
+        return [_to_plain(entry) for entry in value]
+    array = np.asarray(value)
+    if array.dtype.kind not in "biufV" or array.dtype.names:
+        raise TypeError(f"{type(value).__name__} of dtype {array.dtype} is not a number, a str or a list of them")
+    if array.dtype.kind == "V":  # bfloat16 and its kin
+        array = array.astype(np.float64)
+    return array.tolist()
+
+
+def _decode(columns: Sequence[np.ndarray[Any, Any]]) -> tuple[str, Record]:
+    if len(columns) != 1 or columns[0].dtype != np.uint8 or columns[0].ndim != 2 or len(columns[0]) != 1:
+        raise ValueError(f"columns {[f'{column.dtype}{list(column.shape)}' for column in columns]}, want uint8[1, N]")
+    fields = json.loads(columns[0].tobytes())
+    if not isinstance(fields, dict):
+        raise TypeError(f"{type(fields).__name__}, want a JSON object")
+    role, index, seconds, values, key = (fields[name] for name in ("role", "index", "time", "values", "id"))
+    for name, value, kind in (("role", role, str), ("index", index, int), ("values", values, dict), ("id", key, str)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is {value!r}, want {kind.__name__}")
+    return key, Record(role=role, index=index, time=float(seconds), values=values)

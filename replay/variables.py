@@ -1,26 +1,266 @@
-"""Weights through Reverb: every shard holds the newest ones, in a table of its own."""
+"""Weights through Reverb: every shard holds the newest ones, in a table of its own.
 
+The learner's `VariablePublisher` inserts them into every shard; an actor's `VariableFetcher` asks its own shard whether
+there are newer ones, and downloads only those. Neither makes its caller wait. Two items travel for each publication:
+the data (a manifest, and the leaves as pieces of bytes), and after it the manifest alone, which a fetcher reads first.
+"""
+
+import dataclasses
 import secrets
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
 
+import jax
+import numpy as np
 import reverb
+from absl import logging
 
-VARIABLES = "variables"  # the table's name
+from replay.manifest import Leaf, Manifest, VariableMismatch, check, describe, join
+from replay.newest import MANIFESTS, VARIABLES, TableState, make_variables_tables, table_state
+from replay.patience import Patience
+from replay.publication import Publication, ShardPublisher, Tree
+
+__all__ = [
+    "MANIFESTS",
+    "VARIABLES",
+    "PublisherCounts",
+    "VariableFetcher",
+    "VariableMismatch",
+    "VariablePublisher",
+    "make_variables_tables",
+]
 
 
-def make_variables_tables() -> list[reverb.Table]:
-    """The tables that weights travel through: one that keeps the newest weights only.
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class PublisherCounts:
+    """What became of the publications so far; one entry a shard where it says so."""
 
-    A table can't say which server's life it belongs to, and its counters start again at a restart. So its
-    `max_times_sampled`, a limit that is never reached, is drawn at random: `server_info` shows it, and whoever reads
-    the insert counter sees a restart even where the counter looks the same.
+    published: int
+    inserted: tuple[int, ...]  # confirmed by the shard, those sent again after a restart included
+    replaced: tuple[int, ...]  # by a newer one before their turn came
+    failed: tuple[int, ...]  # attempts that missed their deadline or were refused
+
+
+class VariablePublisher:
+    """Publishes the newest weights to every shard, from a thread and a mailbox of one for each.
+
+    A shard that is gone stalls neither the caller nor the others. It gets the newest weights when it is back, even
+    if nothing newer is published.
     """
-    return [
-        reverb.Table(
-            name=VARIABLES,
-            sampler=reverb.selectors.Lifo(),
-            remover=reverb.selectors.Fifo(),
-            max_size=1,
-            max_times_sampled=2**30 + secrets.randbelow(2**30),
-            rate_limiter=reverb.rate_limiters.MinSize(1),
+
+    def __init__(self, addresses: Sequence[str], *, deadline_s: float = 10.0) -> None:
+        """`deadline_s` is what an insertion may take, beside a second for each 20 MB; after it the newest is tried."""
+        self._name = secrets.token_hex(8)
+        self._published = 0
+        self._errors: list[Exception] = []
+        self._shards = [ShardPublisher(address, deadline_s, self._errors.append) for address in addresses]
+
+    def publish(self, tree: Tree, version: int) -> None:
+        """Hands over weights; takes microseconds, never waits. A publication whose turn hasn't come is replaced.
+
+        The thread reads the arrays later, so they must stay as they are: numpy arrays must not be written to, and jax
+        arrays must not be donated. A learner that donates its state publishes a copy, for which one jitted
+        `jax.tree.map(jnp.copy, params)` is the cheapest for the caller (or an output more of its jitted step).
+
+        Raises:
+            TypeError, RuntimeError: an earlier publication couldn't be read: it wasn't a pytree of arrays of numbers,
+                or it was donated.
+        """
+        if self._errors:
+            raise self._errors.pop(0)
+        self._published += 1
+        publication = Publication(tree, self._name, self._published, version)
+        for shard in self._shards:
+            shard.put(publication)
+
+    @property
+    def counts(self) -> PublisherCounts:
+        """What became of the publications so far."""
+        return PublisherCounts(
+            published=self._published,
+            inserted=tuple(shard.inserted for shard in self._shards),
+            replaced=tuple(shard.replaced for shard in self._shards),
+            failed=tuple(shard.failed for shard in self._shards),
         )
-    ]
+
+    def close(self, timeout: float) -> None:
+        """Sends what was published last, for `timeout` seconds at most, and stops. Logs which shards lack it."""
+        deadline = time.monotonic() + timeout
+        for shard in self._shards:
+            shard.finish()
+        for shard in self._shards:
+            shard.close(deadline)
+
+
+class VariableFetcher:
+    """Keeps an actor's weights up to date from its shard, in the background. No call of it waits, but `wait`."""
+
+    def __init__(self, address: str, structure: Tree, *, period_s: float = 0.05) -> None:
+        """Expects weights like `structure`: a pytree of arrays, of `jax.ShapeDtypeStruct`s or of Python numbers.
+
+        `period_s` is the time between two questions for the version.
+        """
+        self.address = address
+        self.version = -1  # of the weights that newest() gave last
+        self.bytes_downloaded = 0  # manifests included
+        self._want: tuple[Leaf, ...] = describe(structure)
+        self._treedef = jax.tree_util.tree_structure(structure)
+        self._period_s = period_s
+        self._condition = threading.Condition()
+        self._stop = threading.Event()
+        self._fetched: tuple[Manifest, Tree] | None = None
+        self._given: Manifest | None = None  # what newest() gave last
+        self._seen: TableState | None = None  # of the shard's table when it was last looked into
+        self._confirmed = self._given_confirmed = -float("inf")  # when fetched / given weights were known as the newest
+        self._mismatch = ""
+        self._heard = 0.0  # when the shard last answered with weights
+        self._doing = "asking for the version"
+        self._threads = [
+            threading.Thread(target=run, name=f"{name}-{address}", daemon=True)
+            for run, name in ((self._run, "fetch"), (self._watch, "fetch-watch"))
+        ]
+
+    def start(self) -> None:
+        """Starts to fetch."""
+        self._client = reverb.Client(self.address)
+        self._heard = time.monotonic()
+        for thread in self._threads:
+            thread.start()
+
+    def newest(self) -> tuple[Tree, int] | None:
+        """Weights (read-only numpy arrays in the structure's pytree) and their version; None if nothing is newer than
+        what was given last.
+
+        Raises:
+            VariableMismatch: what is published does not fit the structure.
+        """
+        with self._condition:
+            self._raise_mismatch()
+            if self._fetched is None or self._fetched[0] is self._given:
+                return None
+            self._given, tree = self._fetched
+            self._given_confirmed = self._confirmed
+            self.version = self._given.version
+            return tree, self.version
+
+    def wait(self, timeout: float, stop: threading.Event | None = None) -> bool:
+        """Waits for the first weights, until `timeout` seconds are over or `stop` is set; whether they are there.
+
+        Raises:
+            VariableMismatch: as newest().
+        """
+        deadline = time.monotonic() + timeout
+        with self._condition:
+            while self._fetched is None and time.monotonic() < deadline and not (stop and stop.is_set()):
+                self._raise_mismatch()
+                self._condition.wait(min(0.1, max(0.0, deadline - time.monotonic())))
+            self._raise_mismatch()
+            return self._fetched is not None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the weights newest() gave last were known to be the shard's newest; inf before the first."""
+        return time.monotonic() - self._given_confirmed
+
+    def close(self, timeout: float = 5.0) -> None:
+        """Stops. A download from a shard that is gone can't be cancelled: its thread is left to itself and logged."""
+        self._stop.set()
+        deadline = time.monotonic() + timeout
+        for thread in self._threads:
+            if thread.ident is not None:
+                thread.join(max(0.0, deadline - time.monotonic()))
+                if thread.is_alive():
+                    logging.warning("%s is left behind, %s", thread.name, self._doing)
+
+    def _raise_mismatch(self) -> None:
+        if self._mismatch:
+            raise VariableMismatch(self._mismatch)
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            pause = self._period_s
+            try:
+                self._look()
+            except Exception as error:  # the shard is gone, or answers nonsense: neither may end this thread
+                pause = 1.0
+                self._doing = f"failed with: {error}"
+                if not isinstance(error, reverb.errors.DeadlineExceededError):
+                    logging.warning("weights from %s: %s", self.address, error)
+
+    def _watch(self) -> None:
+        """Speaks for the other thread, which may be blocked in a call."""
+        patience = Patience(f"weights from {self.address}")
+        while not self._stop.wait(1.0):
+            if time.monotonic() - self._heard > 1.0:
+                patience.waiting(self._doing)
+            else:
+                patience.over()
+
+    def _look(self) -> None:
+        asked = time.monotonic()
+        self._doing = "asking for the version"
+        state = table_state(self._client)
+        if state.size == 0:
+            self._doing = "nothing has been published yet"
+            return
+        self._heard = asked
+        if state == self._seen:
+            self._confirm(asked)
+            return
+        self._doing = "reading the manifest"
+        announced = Manifest.from_bytes(self._sample(MANIFESTS)[0])
+        if self._is_newer(announced):
+            if not self._fits(announced):
+                self._seen = state
+                return
+            self._doing = f"downloading version {announced.version}"
+            if not self._download(announced):
+                return  # and look again
+        self._seen = state
+        self._confirm(asked)
+
+    def _download(self, announced: Manifest) -> bool:
+        """Whether the weights in hand are now at least as new as `announced`."""
+        encoded, pieces = self._sample(VARIABLES)
+        manifest = Manifest.from_bytes(encoded)
+        if not self._is_newer(manifest) or not self._fits(manifest):
+            return False
+        tree = jax.tree_util.tree_unflatten(self._treedef, join(manifest, pieces))
+        with self._condition:
+            self._fetched, self._mismatch = (manifest, tree), ""
+            self._confirmed = time.monotonic()
+            self._condition.notify_all()
+        return not self._is_newer(announced)
+
+    def _sample(self, table: str) -> Sequence[np.ndarray[Any, Any]]:
+        sample = next(iter(self._client.sample(table, emit_timesteps=False)))
+        self.bytes_downloaded += sum(column.nbytes for column in sample.data)
+        self._heard = time.monotonic()
+        return [sample.data[0][0], *sample.data[1:]]
+
+    def _is_newer(self, manifest: Manifest) -> bool:
+        """Than the weights in hand. Another publisher's always are: a learner that was restarted may be behind."""
+        if self._fetched is None:
+            return True
+        have = self._fetched[0]
+        return manifest.publisher != have.publisher or manifest.sequence > have.sequence
+
+    def _fits(self, manifest: Manifest) -> bool:
+        try:
+            check(manifest.leaves, self._want, self.address)
+        except VariableMismatch as mismatch:
+            with self._condition:
+                self._mismatch = str(mismatch)
+                self._condition.notify_all()
+            return False
+        return True
+
+    def _confirm(self, asked: float) -> None:
+        with self._condition:
+            if not self._mismatch:
+                self._confirmed = max(self._confirmed, asked)
+                if self._fetched is not None and self._given is self._fetched[0]:
+                    self._given_confirmed = self._confirmed
