@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 # The old lock is the starting point: only what pyproject.toml asks for moves. UPGRADE=1 moves everything it allows.
 [ -n "${UPGRADE:-}" ] || cp requirements.lock "$work/requirements.lock"
 # numpy's override is in pyproject.toml, [tool.uv].
-"$uv" pip compile pyproject.toml --quiet --extra dev --python-version 3.10 \
+UV_NATIVE_TLS=true UV_SYSTEM_CERTS=true "$uv" pip compile pyproject.toml --quiet --extra dev --python-version 3.10 \
   --generate-hashes --no-emit-index-url --no-header --output-file "$work/requirements.lock" >/dev/null
 if grep -n '://' "$work/requirements.lock"; then
   echo "lock: the lines above name an address; nothing was written" >&2

@@ -79,8 +79,8 @@ make_venv() {
 install_lock() {
   started=$(date +%s)
   uv=$(find_uv)
-  # uv is three times as fast, but doesn't read pip's settings (mirrors, certificates): pip gets the last word.
-  if [ -z "$uv" ] || ! "$uv" pip sync --quiet --python .venv/bin/python requirements.lock; then
+  # uv is three times as fast, but doesn't read the settings of pip (mirrors and so on): pip gets the last word.
+  if [ -z "$uv" ] || ! UV_NATIVE_TLS=true UV_SYSTEM_CERTS=true "$uv" pip sync --quiet --python .venv/bin/python requirements.lock; then
     say "installing the packages of requirements.lock with pip (half a minute to some minutes)"
     .venv/bin/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r requirements.lock
   fi
