@@ -31,7 +31,8 @@ def measure(steps: int = STEPS, turns: int = TURNS) -> Figures:
     environments.reset()
     pool.reset()
     actions = np.random.default_rng(0).integers(0, 2, (steps, ENVIRONMENTS), np.int32)
-    bare, adapter = [], []
+    bare: list[float] = []
+    adapter: list[float] = []
     for turn in range(turns + 1):
         for times, step in ((bare, pool.step), (adapter, environments.step)):
             start = time.perf_counter()

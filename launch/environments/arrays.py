@@ -47,8 +47,8 @@ def array_spec(shape: tuple[int, ...], dtype: Any, low: Any, high: Any, what: st
     return ArraySpec(
         shape=tuple(shape),
         dtype=_NARROWER.get(dtype.name, dtype.name),
-        minimum=float(np.min(low, initial=np.inf)),
-        maximum=float(np.max(high, initial=-np.inf)),
+        minimum=float(np.min(low)) if np.size(low) else -np.inf,
+        maximum=float(np.max(high)) if np.size(high) else np.inf,
     )
 
 

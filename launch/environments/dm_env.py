@@ -55,8 +55,9 @@ class DmEnvironments:
         self._spec = EnvironmentSpec(
             observation=arrays.observation_spec(_observation_specs(environments[0])), action=self._action.spec
         )
-        self._ended = np.zeros(len(environments), np.bool_)
-        self._recorder = EpisodeRecorder(len(environments))
+        self._num = len(environments)
+        self._ended = np.zeros(self._num, np.bool_)
+        self._recorder = EpisodeRecorder(self._num)
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -66,7 +67,7 @@ class DmEnvironments:
     @property
     def num(self) -> int:
         """B, the number of environments."""
-        return len(self._environments)
+        return self._num
 
     def reset(self) -> TimeStep:
         """Begins a new episode everywhere."""

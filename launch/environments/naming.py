@@ -64,7 +64,8 @@ def load_callable(name: str) -> Callable[..., Any]:
     module = load_module(module_name, name)
     found = getattr(module, attribute, None)
     if not callable(found):
-        known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        own = {key: value for key, value in vars(module).items() if getattr(value, "__module__", "") == module_name}
+        known = [key for key, value in own.items() if callable(value) and not key.startswith("_")]
         raise ValueError(
             f"environment.name={name!r}: module {module_name} ({module.__file__}) has no callable {attribute!r}."
             f"{nearest(attribute, known)}"
