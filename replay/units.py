@@ -99,6 +99,19 @@ class UnitBuffer:
             self._sequence[-layout.overlap :] = rows[:, new:].T
         return layout.as_steps({field.name: self._sequence[field.name] for field in layout.fields})
 
+    def any_valid(self, start: int) -> bool:
+        """Whether any row from `start` on is valid; it must be among the newest sequence's."""
+        return bool(self._valid[np.arange(start, self.rows) % len(self._valid)].any())
+
+    def padding(self) -> tuple[dict[str, ndarray], list[ndarray]]:
+        """A row and states [B, ...] to fill sequences with: invalid, an episode of its own, zeros otherwise."""
+        layout, environments = self._layout, self._rows.shape[1]
+        fields = (*layout.fields, *layout.frames)
+        row: dict[str, ndarray] = {field.name: np.zeros((environments, *field.shape), field.dtype) for field in fields}
+        row["first"][:] = True
+        row["version"][:] = self._rows["version"][next(self._copies(0))]
+        return row, [np.zeros((environments, *field.shape), field.dtype) for field in layout.state]
+
     def cut(self) -> None:
         """Ends the streams at the last row, as a time limit would.
 

@@ -1,0 +1,265 @@
+"""An actor's experience into all replay shards, in turn."""
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from absl import logging
+
+from replay.fields import check_rows, named_arrays
+from replay.layout import Layout
+from replay.shard_writer import ShardWriter, checked_priorities, describe, in_flight_bound
+from replay.spec import ReplaySpec
+from replay.steps import Steps, Tree
+from replay.units import UnitBuffer
+
+PATIENCE = 0.2  # seconds the shard in use may take no item before the others are tried
+SLICE = 0.05  # seconds of one wait, so that a wait for all shards sees each of them and `stop`
+SAY_EVERY = 10.0  # seconds between two messages of what is waited for
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class WriterCounts:
+    """What became of an actor's rows."""
+
+    rows: int  # appended, all environments together
+    rows_padded: int  # added by close() to fill the last sequences
+    items_created: int  # given to Reverb: confirmed + unconfirmed + those lost with a stream
+    items_confirmed: int  # at least so many are in a table
+    items_unconfirmed: int  # at most so many are on their way
+    items_skipped: int  # not made, as no row of them would be trained on
+    items_lost: int  # not made as no shard took them in time or their priority was bad, or lost with a stream
+    seconds_waited: float  # for room in any shard
+    shards_stalled: int  # that took no item when last asked
+
+
+class ReplayWriter:
+    """Cuts the rows of B environments into items and writes them to the shards, some to each in turn.
+
+    A shard that is gone or full is passed over as long as another takes items, and tried again when its turn comes.
+    What it had been given before stays queued, and arrives when it is back. Only one thread may use a writer.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        layout: Layout,
+        spec: ReplaySpec,
+        environments: int,
+        *,
+        initial_priorities: Callable[[Steps], Any] | None = None,
+        start: int = 0,
+        items_in_flight: int = 64,
+        items_per_shard: int = 256,
+        stop: threading.Event | None = None,
+    ) -> None:
+        """Nothing is connected before the first item.
+
+        Args:
+            addresses: "host:port" of every shard.
+            layout: what the shards' tables were made for.
+            spec: the same as the layout's.
+            environments: B.
+            initial_priorities: numpy Steps [L, B] (without stacked observations) -> [B]; called once for all
+                environments' new items, if the spec is prioritized. Without it a priority is 1.
+            start: the shard to begin with, modulo their number: actors should begin at different ones.
+            items_in_flight: items that one shard may have unconfirmed (and 64 MiB of new data at most).
+            items_per_shard: items written to a shard before the next one's turn. With the turn the rows that later
+                sequences overlap with are sent once more.
+            stop: a wait for room ends when it is set; the items that waited are lost, and counted.
+        """
+        numbers = {
+            "addresses": len(addresses),
+            "environments": environments,
+            "actor.items_in_flight": items_in_flight,
+            "actor.items_per_shard": items_per_shard,
+        }
+        for name, value in numbers.items():
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}.")
+        if spec != layout.spec:
+            raise ValueError(f"The writer's spec is not the one its layout was made for: {spec}, {layout.spec}.")
+        self._layout, self._spec, self._environments = layout, spec, environments
+        self._priorities = initial_priorities if spec.prioritized else None
+        self._per_shard, self._stop = items_per_shard, stop or threading.Event()
+        self._buffer = UnitBuffer(layout, environments)
+        bound = in_flight_bound(layout, items_in_flight)
+        self._shards = [ShardWriter(address, layout, environments, bound) for address in addresses]
+        self._current = start % len(addresses)
+        self._turn = 0  # items the current shard got in its turn
+        self._trained = 0  # rows from here on are in no item's trained part yet
+        self._rows = self._skipped = self._lost = 0
+        self._waited = 0.0
+        self._deadline = float("inf")  # of waits for room: close() sets one
+        self._checked = self._closed = False
+
+    @property
+    def counts(self) -> WriterCounts:
+        """What became of the rows so far."""
+        created, unconfirmed, lost = (
+            sum(getattr(shard, name) for shard in self._shards) for name in ("created", "unconfirmed", "lost")
+        )
+        return WriterCounts(
+            rows=self._rows * self._environments,
+            rows_padded=(self._buffer.rows - self._rows) * self._environments,
+            items_created=created,
+            items_confirmed=created - unconfirmed - lost,
+            items_unconfirmed=unconfirmed,
+            items_skipped=self._skipped,
+            items_lost=self._lost + lost,
+            seconds_waited=self._waited,
+            shards_stalled=sum(shard.stalled for shard in self._shards),
+        )
+
+    def append(self, row: Steps, state: Tree = ()) -> None:
+        """Takes one row of every environment, and writes the items that end with it.
+
+        Waits only while every shard has as much unconfirmed as it may: see `stop`. The arrays are copied, they may be
+        reused afterwards.
+
+        Args:
+            row: numpy arrays [B, ...].
+            state: numpy arrays [B, ...], the agent's state before it acted; () if none is stored.
+
+        Raises:
+            ValueError: if the first row differs from the layout, or for a priority that Reverb can't take: then these
+                items are counted as lost, and the next rows can be appended all the same.
+        """
+        if self._closed:
+            raise ValueError("The replay writer is closed: it takes no more rows.")
+        if not self._checked:
+            check_rows(self._layout, row, state, self._environments)
+            self._checked = True
+        self._append(named_arrays(self._layout, row), jax.tree_util.tree_leaves(state))
+        self._rows += 1
+
+    def close(self, timeout_s: float) -> None:
+        """Writes the last rows, padded with invalid ones, and waits until everything is confirmed, so long at most.
+
+        The streams end with the last row as with a time limit: see UnitBuffer.cut(). What isn't confirmed in time is
+        counted as unconfirmed (it may still have arrived), what no shard took is lost.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._deadline = time.monotonic() + timeout_s
+        try:
+            if self._rows:
+                self._write_tail()
+        finally:
+            self._flush(timeout_s)
+
+    def _flush(self, timeout_s: float) -> None:
+        waiting = list(self._shards)
+        while waiting and time.monotonic() < self._deadline:
+            waiting = [shard for shard in waiting if not shard.flush(min(SLICE, timeout_s))]
+        for shard in waiting:
+            if shard.count_unconfirmed():
+                logging.warning(
+                    "Closing with %d items unconfirmed: %s %s", shard.unconfirmed, shard.address, shard.why()
+                )
+        for shard in self._shards:
+            shard.close()
+
+    def _append(self, row: dict[str, Any], states: list[Any]) -> None:
+        first = self._buffer.units
+        for unit in range(first, first + self._buffer.append(row, states)):
+            if self._buffer.item_ends(unit):
+                self._trained = self._buffer.rows - self._spec.n_step
+                self._write_items(unit)
+
+    def _write_tail(self) -> None:
+        self._buffer.cut()
+        for shard in self._shards:
+            shard.position = 0  # what the cut changed is sent again
+        row, states = self._buffer.padding()
+        while self._buffer.any_valid(self._trained):
+            self._append(row, states)
+
+    def _write_items(self, unit: int) -> None:
+        wanted = self._buffer.trainable()
+        count = int(wanted.sum())
+        self._skipped += len(wanted) - count
+        if not count:
+            return
+        priorities = [1.0] * len(wanted)
+        if self._priorities is not None:
+            try:
+                given = self._priorities(self._buffer.steps())
+                priorities = checked_priorities(given, wanted, self._buffer.rows, self._spec.sequence_length)
+            except Exception:
+                self._lost += count
+                raise
+        items = [priority if want else None for priority, want in zip(priorities, wanted.tolist(), strict=True)]
+        if self._turn >= self._per_shard:
+            self._pass_on((self._current + 1) % len(self._shards))
+        self._place(unit, items)
+
+    def _place(self, unit: int, items: list[float | None]) -> None:
+        """Makes the items that end with a unit, at the first shards that have room."""
+        placed = 0
+        while placed < len(items):
+            shard = self._find_room()
+            if shard is None:
+                self._lost += sum(item is not None for item in items[placed:])
+                return
+            try:
+                placed = self._write(shard, unit, items, placed)
+            except RuntimeError as error:
+                shard.fail(error)
+            except ValueError:
+                self._lost += sum(item is not None for item in items[placed:])
+                raise
+
+    def _write(self, shard: ShardWriter, unit: int, items: list[float | None], placed: int) -> int:
+        """Sends a shard the units it lacks, and makes items as long as it has room; how many are placed then."""
+        environments = self._environments
+        shard.position = max(shard.position, (unit + 1 - self._layout.units) * environments)
+        for lacking in range(shard.position // environments, unit + 1):
+            columns = self._buffer.unit(lacking)
+            for index in range(shard.position % environments, environments):
+                item = items[index] if lacking == unit and index >= placed else None
+                if item is not None and shard.full:
+                    return index
+                shard.append({name: None if column is None else column[index] for name, column in columns.items()})
+                if item is not None:
+                    shard.create_item(item)
+                    self._turn += 1
+        return environments
+
+    def _find_room(self) -> ShardWriter | None:
+        """The current shard if it has room, else the next that has; waits for one. None when stopped."""
+        current = self._shards[self._current]
+        if current.connected and not current.full:
+            return current
+        began, said = time.monotonic(), 0.0
+        seconds = 0.0 if current.stalled else PATIENCE
+        while True:
+            for ahead in range(len(self._shards)):
+                index = (self._current + ahead) % len(self._shards)
+                shard = self._shards[index]
+                if shard.connect() and shard.has_room(seconds if ahead == 0 else 0.0):
+                    self._waited += time.monotonic() - began
+                    self._pass_on(index)
+                    return shard
+            now = time.monotonic()
+            if self._stop_waiting(now):
+                self._waited += now - began
+                return None
+            if now - began > said + SAY_EVERY:
+                said = now - began
+                logging.warning("Waiting for room in replay for %.0f s: %s", said, describe(self._shards))
+            seconds = SLICE
+            if not self._shards[self._current].connected:
+                self._stop.wait(SLICE)
+
+    def _stop_waiting(self, now: float) -> bool:
+        return now >= self._deadline or (self._stop.is_set() and not self._closed)
+
+    def _pass_on(self, index: int) -> None:
+        """Gives a shard its turn."""
+        if index != self._current or self._turn >= self._per_shard:
+            self._current, self._turn = index, 0

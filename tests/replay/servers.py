@@ -1,0 +1,68 @@
+"""Reverb servers for tests: in this process, or in one of their own that can be killed."""
+
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import numpy as np
+import reverb
+import tensorflow as tf
+
+from replay.layout import Layout
+
+Signature = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+
+
+def make_table(signature: Signature, max_size: int = 1000, queue: bool = False) -> reverb.Table:
+    """A table of items, first in first out."""
+    specs = {name: tf.TensorSpec(shape, tf.as_dtype(dtype)) for name, (shape, dtype) in signature.items()}
+    if queue:
+        return reverb.Table.queue("trajectories", max_size, signature=specs)
+    fifo = reverb.selectors.Fifo()
+    return reverb.Table("trajectories", fifo, fifo, max_size, reverb.rate_limiters.MinSize(1), signature=specs)
+
+
+def serve(port: int, signature: Signature, **options: Any) -> None:
+    """Serves until killed."""
+    server = reverb.Server([make_table(signature, **options)], port=port)
+    server.wait()
+
+
+def start_process(port: int, layout: Layout, **options: Any) -> BaseProcess:
+    """A server process that answers."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.replay.servers"])
+    process = context.Process(target=serve, args=(port, layout.signature), kwargs=options, daemon=True)
+    process.start()
+    deadline = time.monotonic() + 60
+    while socket.socket().connect_ex(("127.0.0.1", port)):
+        assert process.is_alive(), "the server ended"
+        assert time.monotonic() < deadline, "the server doesn't answer"
+        time.sleep(0.05)
+    return process
+
+
+def kill(process: BaseProcess) -> None:
+    """SIGKILL."""
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(10)
+
+
+def size(address: str) -> int:
+    """Items in the table."""
+    return int(reverb.Client(address).server_info(timeout=5)["trajectories"].current_size)
+
+
+def read(address: str, count: int) -> list[tuple[Any, dict[str, Any]]]:
+    """The oldest items, in order: their info, and raw columns [1, ...]. For queues."""
+    items = []
+    for sample in reverb.Client(address).sample(
+        "trajectories", count, emit_timesteps=False, unpack_as_table_signature=True
+    ):
+        items.append((sample.info, {name: np.asarray(column)[None] for name, column in sample.data.items()}))
+    return items
