@@ -1,5 +1,6 @@
 """The learning curve as a picture, small enough to be drawn again and again beside a run."""
 
+import copy
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +28,10 @@ class Curve:
         self._stride = 1  # rows for one that is kept
         self._rows = 0
 
+    def copy(self) -> "Curve":
+        """The points as they are now."""
+        return copy.deepcopy(self)
+
     def add(self, row: Mapping[str, Any]) -> None:
         """Takes one line of metrics.jsonl."""
         for evaluation in row.get("evaluations") or ():
@@ -49,7 +54,7 @@ def draw_curve(curve: Curve, title: str, path: Path, target: float | None = None
     figure = Figure(figsize=(10, 4.2), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2, sharey=True)
-    last = max((row[0] for row in (*curve.training, *curve.evaluations)), default=0.0)
+    last = max([row[0] for row in curve.training] + [row[0] for row in curve.evaluations], default=0.0)
     unit, seconds = next(((u, s) for u, s in (("hours", 3600.0), ("minutes", 60.0)) if last >= 3 * s), ("seconds", 1.0))
     _draw(left, curve, [row[1] for row in curve.training], [row[1] for row in curve.evaluations], target)
     _draw(
@@ -76,7 +81,8 @@ def draw_curve(curve: Curve, title: str, path: Path, target: float | None = None
 def _draw(axes: Axes, curve: Curve, x: Sequence[float], evaluation_x: Sequence[float], target: float | None) -> None:
     dots = [(at, row[2]) for at, row in zip(x, curve.training, strict=True) if row[2] is not None]
     if dots:
-        axes.scatter(*zip(*dots, strict=True), s=5, color=_DOT, linewidths=0, label="training, mean of one second")
+        dots_x, dots_y = [dot[0] for dot in dots], [dot[1] for dot in dots]
+        axes.scatter(dots_x, dots_y, s=5, color=_DOT, linewidths=0, label="training, mean of one second")
     if x:
         means = [row[3] for row in curve.training]
         axes.plot(x, means, color=_MEAN, linewidth=1.6, label="training, mean of the last 100 episodes")

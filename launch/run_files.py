@@ -1,0 +1,175 @@
+"""What the monitor writes into a run's folder: metrics.jsonl, TensorBoard's events, status.json and curve.png."""
+
+import dataclasses
+import json
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from absl import logging
+from tensorboardX import SummaryWriter
+
+from launch.curve import Curve, draw_curve
+from launch.run_directory import RunDirectory, to_json, write_atomically
+from launch.run_state import Evaluation, Report, RunState
+
+COMPLAINT_PERIOD = 10.0  # seconds between two words on a disk that takes nothing
+DRAWING_SHARE = 0.05  # of the time at most goes into drawing, on whatever machine
+
+
+class RunFiles:
+    """Appends to a run's files. A disk that fails is complained about and doesn't end the run; the state in memory
+    goes on, so status.json is right again once there is space.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        """Opens the files; appends where they exist.
+
+        Raises:
+            OSError: they can't be written; the message names run.directory.
+        """
+        try:
+            _end_last_line(directory.metrics)
+            self._lines = directory.metrics.open("a")
+            self._events = SummaryWriter(str(directory.tensorboard), flush_secs=5)
+        except OSError as error:
+            raise OSError(error.errno, _explain(directory.path, error)) from error
+        self._directory = directory
+        self._complain_at = 0.0
+
+    def write(self, report: Report, returns: Sequence[float], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+        """Appends one second's numbers and replaces the status; gives back the line of metrics.jsonl."""
+        row = row_of(report, returns, evaluations)
+        try:
+            self._lines.write(to_json(row) + "\n")
+            self._lines.flush()
+            write_atomically(self._directory.status, to_json(dataclasses.asdict(report)))
+            for tag, value, step in scalars_of(report.state, returns, evaluations):
+                self._events.add_scalar(tag, value, step, walltime=report.time)
+        except OSError as error:
+            if time.monotonic() >= self._complain_at:
+                self._complain_at = time.monotonic() + COMPLAINT_PERIOD
+                logging.error("%s", _explain(self._directory.path, error))
+        return row
+
+    def close(self) -> None:
+        """Flushes everything."""
+        self._lines.close()
+        self._events.close()
+
+
+def row_of(report: Report, returns: Sequence[float], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    """One line of metrics.jsonl: totals and rates at one time, and what came since the line before."""
+    state = report.state
+    names = (
+        "elapsed", "environment_steps", "environment_steps_per_second", "learner_steps", "learner_steps_per_second",
+        "episodes", "training_return", "policy_lag", "learner_waiting", "actors_waiting",
+    )  # fmt: skip
+    return {
+        "time": report.time,
+        **{name: getattr(state, name) for name in names},
+        "new_episodes": len(returns),
+        "new_return": sum(returns) / len(returns) if returns else None,
+        "evaluations": [dataclasses.asdict(evaluation) for evaluation in evaluations],
+        "shards": [dataclasses.asdict(shard) for shard in state.shards],
+        "learner": state.learner_metrics,
+        "counts": state.counts,
+    }
+
+
+def scalars_of(
+    state: RunState, returns: Sequence[float], evaluations: Sequence[Evaluation]
+) -> Iterator[tuple[str, float, int]]:
+    """TensorBoard's (tag, value, x). A tag's first part says what x is."""
+    by_steps: dict[str, float | None] = {
+        "return/training": state.training_return if returns else None,
+        "speed/environment_steps_per_second": state.environment_steps_per_second,
+        "speed/learner_steps_per_second": state.learner_steps_per_second,
+        "waiting/learner": state.learner_waiting,
+        "waiting/actors": state.actors_waiting,
+        **{f"replay_fill/shard_{shard.index}": shard.size / shard.max_size for shard in state.shards if shard.max_size},
+    }
+    by_learner_steps = {
+        "return/training": by_steps["return/training"],
+        "policy_lag": state.policy_lag,
+        **state.learner_metrics,
+    }
+    for prefix, values, step in (
+        ("by_environment_steps", by_steps, state.environment_steps),
+        ("by_learner_steps", by_learner_steps, state.learner_steps),
+    ):
+        for name, value in values.items():
+            if value is not None and math.isfinite(value):
+                yield f"{prefix}/{name}", value, step
+    for evaluation in evaluations:
+        yield "by_environment_steps/return/evaluation", evaluation.mean, evaluation.environment_steps
+        yield "by_learner_steps/return/evaluation", evaluation.mean, evaluation.version
+
+
+def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The lines of a metrics.jsonl, without one that was cut off."""
+    if not path.exists():
+        return
+    with path.open() as lines:
+        for line in lines:
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and "elapsed" in row:
+                yield row
+
+
+class CurveDrawer:
+    """Draws curve.png in a thread of its own, one picture at a time: a picture takes longer than the monitor's loop
+    should stand still.
+    """
+
+    def __init__(self, path: Path, target: float | None, period: float) -> None:
+        """`period` in seconds; longer where drawing is slow."""
+        self.curve = Curve()
+        self._path, self._target, self._period = path, target, period
+        self._next = time.monotonic() + period / 4  # an early first one, so that there is something to see
+        self._thread: threading.Thread | None = None
+
+    def draw_if_due(self, title: str) -> None:
+        """Starts a picture if it is time to."""
+        if time.monotonic() >= self._next and not (self._thread and self._thread.is_alive()):
+            self._next = math.inf  # set when it is done
+            self._thread = threading.Thread(target=self._draw, args=(self.curve.copy(), title), name="curve")
+            self._thread.daemon = True
+            self._thread.start()
+
+    def draw_last(self, title: str) -> None:
+        """Draws the final picture, here and now."""
+        if self._thread:
+            self._thread.join(timeout=10)
+        self._draw(self.curve, title)
+
+    def _draw(self, curve: Curve, title: str) -> None:
+        began = time.monotonic()
+        try:
+            draw_curve(curve, title, self._path, self._target)
+        except Exception:  # a run doesn't end for a picture
+            logging.exception("The learning curve could not be drawn")
+        now = time.monotonic()
+        self._next = now + max(self._period, (now - began) / DRAWING_SHARE)
+
+
+def _end_last_line(path: Path) -> None:
+    """A monitor that was killed may have left half a line."""
+    if path.exists() and path.stat().st_size:
+        with path.open("rb+") as file:
+            file.seek(-1, 2)
+            if file.read(1) != b"\n":
+                file.write(b"\n")
+
+
+def _explain(path: Path, error: OSError) -> str:
+    return (
+        f"can't write into the run's folder {path}: {error.strerror} ({error.filename}). Free some space or permit "
+        "writing there, or set run.directory to another folder."
+    )
