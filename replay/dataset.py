@@ -1,0 +1,278 @@
+"""Reads batches from all shards at once and puts them on the learner's devices, ahead of the learner.
+
+Each shard has a slot of its own in a tf.data interleave, with a thread of its own, and answers in sub-batches; a batch
+is made of whichever come first. A shard that is empty or gone blocks its slot and nobody else's. Reverb's sampler
+resumes by itself when a server is back on its port (measured on 0.11.0: within 10 s), so a slot is never remade.
+Only at its start a sampler asks its server for the table's signature, for up to 30 s which nothing can end; so a slot
+first waits until something listens at its address, and does so in its own thread.
+"""
+
+import dataclasses
+import math
+import queue
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import reverb
+import tensorflow as tf
+from absl import logging
+from tensorflow.python.eager import cancellation
+
+from replay.importance import HostSamples, ShardMasses
+from replay.layout import Layout
+from replay.plan import ShardPlan, sub_batch
+from replay.presence import Presence
+from replay.steps import SampleInfo
+from replay.tables import TRAJECTORIES, to_tensor_specs
+
+ndarray = np.ndarray[Any, Any]
+Dataset = Any  # tf.data.Dataset, which is generic for the type checker only
+RETRY_S = 1.0  # pause before the datasets are made anew after a passing error
+CONNECT_S = 0.5  # between two looks whether a shard is up, and for each of them
+PASSING = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.DeadlineExceededError)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ReplayBatch:
+    """A batch of sequences, already on the devices, and where they came from."""
+
+    arrays: Mapping[str, Any]  # jax, batch-major, for Layout.assemble
+    info: SampleInfo  # jax [B]
+    samples: HostSamples  # numpy [B]
+    version_mean: float  # of the weights that chose the valid actions; nan where there are none
+
+    @property
+    def shard(self) -> ndarray:
+        """[B] int32, the shard that owns each item."""
+        return self.samples.shard
+
+    @property
+    def key(self) -> ndarray:
+        """[B] uint64, the item's key in its shard."""
+        return self.samples.key
+
+
+class ReplayReader:
+    """Batches from all shards, kept ready by a background thread. One thread calls next()."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        layout: Layout,
+        plan: ShardPlan,
+        batch_size: int,
+        *,
+        samples_in_flight: int,
+        prefetch: int,
+        sharding: jax.sharding.Sharding | None = None,
+    ) -> None:
+        """Starts reading. No shard needs to be up yet.
+
+        Args:
+            addresses: "host:port" of every shard, in the same order for everybody.
+            layout: of the items.
+            plan: of the shards.
+            batch_size: items in a batch that this process reads.
+            samples_in_flight: items that each shard's dataset asks for ahead; a queue's never asks for more than its
+                part of a batch, so that what is read is fresh.
+            prefetch: batches kept ready on the devices.
+            sharding: where arrays go, with the batch on axis 0; None: to the default device. If it spans devices of
+                other processes, this process's batch is its part of the global one.
+        """
+        self._addresses = tuple(addresses)
+        self._layout = layout
+        self._masses = ShardMasses(
+            len(addresses), exponent=plan.priority_exponent, prioritized=plan.prioritized, each_once=plan.queue
+        )
+        self._sharding = sharding
+        self._batch_size = batch_size
+        if plan.queue:
+            samples_in_flight = min(samples_in_flight, math.ceil(batch_size / len(addresses)))
+        tf.config.set_visible_devices([], "GPU")
+        self._presence = Presence(addresses)
+        self._ready: queue.Queue[ReplayBatch] = queue.Queue(max(1, prefetch))
+        self._error: BaseException | None = None
+        self._stop = threading.Event()
+        self._dataset = make_dataset(
+            addresses, layout, plan, batch_size, samples_in_flight=samples_in_flight, stop=self._stop
+        )
+        self._cancellation = cancellation.CancellationManager()
+        self.waited_s = 0.0  # that next() has waited for batches so far
+        self._threads = [
+            threading.Thread(target=self._run, name="replay reader", daemon=True),
+            threading.Thread(target=self._watch, name="replay reader's watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def stalled(self) -> tuple[str, ...]:
+        """Addresses of the shards that have given nothing for a while, though they were asked."""
+        return self._presence.missing()
+
+    def next(self, timeout_s: float) -> ReplayBatch | None:
+        """The next batch, or None if there is none within `timeout_s`. Signals are handled while it waits.
+
+        Raises:
+            RuntimeError: reading has ended for good, e.g. a shard's items have another layout.
+        """
+        started = time.monotonic()
+        try:
+            return self._ready.get_nowait()
+        except queue.Empty:
+            pass
+        try:
+            while True:
+                if self._error is not None:
+                    raise RuntimeError(f"Reading replay from {', '.join(self._addresses)} failed.") from self._error
+                left = timeout_s - (time.monotonic() - started)
+                try:
+                    return self._ready.get(timeout=min(max(left, 0.001), 1.0))
+                except queue.Empty:
+                    if left <= 0:
+                        return None
+        finally:
+            self.waited_s += time.monotonic() - started
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Stops reading. What was fetched ahead is lost, of a queue too."""
+        self._stop.set()
+        self._cancellation.start_cancel()
+        deadline = time.monotonic() + timeout_s
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.is_alive():
+                logging.warning("%s is left behind: it waits for %s", thread.name, ", ".join(self._addresses))
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._read()
+            except PASSING as error:
+                if not self._stop.is_set():
+                    logging.warning("reading from %s again after: %s", ", ".join(self._addresses), error)
+                    self._stop.wait(RETRY_S)
+            except Exception as error:  # told to the learner, which can't go on without data
+                self._error = error
+                return
+
+    def _read(self) -> None:
+        iterator = iter(self._dataset)
+        # A cancelable function, because a plain next() on shards that are all gone can't be ended from outside.
+        following = self._cancellation.get_cancelable_function(
+            tf.function(lambda: next(iterator), autograph=False).get_concrete_function()
+        )
+        while not self._stop.is_set():
+            batch = self._convert(*following())
+            self._presence.answered(np.bincount(batch.shard, minlength=len(self._addresses)))
+            with self._presence.paused():
+                self._put(batch)
+
+    def _put(self, batch: ReplayBatch) -> None:
+        while not self._stop.is_set():
+            try:
+                self._ready.put(batch, timeout=0.2)
+                return
+            except queue.Full:
+                continue
+
+    def _convert(self, shard: tf.Tensor, info: Any, columns: Mapping[str, tf.Tensor]) -> ReplayBatch:
+        samples = HostSamples(
+            shard=self._flat(shard),
+            key=self._flat(info.key),
+            probability=self._flat(info.probability),
+            table_size=self._flat(info.table_size),
+            priority=self._flat(info.priority),
+            times_sampled=self._flat(info.times_sampled),
+        )
+        host = self._layout.unpack({name: self._flat(column) for name, column in columns.items()})
+        arrays, placed = self._place((host, self._masses.weigh(samples)))
+        return ReplayBatch(arrays=arrays, info=placed, samples=samples, version_mean=_version_mean(host))
+
+    def _flat(self, tensor: tf.Tensor) -> ndarray:
+        """[sub-batches, sub-batch, ...] as [B, ...], without the copy that Tensor.numpy() makes."""
+        array = np.asarray(memoryview(tensor))
+        return array.reshape(self._batch_size, *array.shape[2:])
+
+    def _place(self, tree: Any) -> Any:
+        if self._sharding is None or self._sharding.is_fully_addressable:
+            return jax.device_put(tree, self._sharding)
+        sharding = self._sharding
+        return jax.tree_util.tree_map(lambda leaf: jax.make_array_from_process_local_data(sharding, leaf), tree)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(1.0):
+            self._presence.log()
+
+
+def make_dataset(
+    addresses: Sequence[str],
+    layout: Layout,
+    plan: ShardPlan,
+    batch_size: int,
+    *,
+    samples_in_flight: int,
+    stop: threading.Event,
+) -> Dataset:
+    """Elements (shard, info, columns), each [sub-batches, sub-batch, ...], of whichever shards answer first."""
+    shards = len(addresses)
+    piece = sub_batch(plan.queue, shards, batch_size)
+    specs = to_tensor_specs(layout)
+
+    def samples(address: tf.Tensor) -> Dataset:
+        return reverb.TrajectoryDataset(
+            address,
+            TRAJECTORIES,
+            dtypes={name: spec.dtype for name, spec in specs.items()},
+            shapes={name: spec.shape for name, spec in specs.items()},
+            max_in_flight_samples_per_worker=samples_in_flight,
+            num_workers_per_iterator=1,
+        )
+
+    def slot(shard: tf.Tensor, address: tf.Tensor) -> Dataset:
+        up = tf.data.Dataset.from_tensors(address).map(lambda name: _when_up(name, stop))
+        # flat_map makes the sampler when it is first asked for an element, which is in the slot's own thread.
+        return (
+            up.flat_map(samples)
+            .batch(piece, drop_remainder=True)
+            .map(lambda sample: (tf.fill([piece], shard), sample.info, sample.data))
+        )
+
+    slots: Dataset = tf.data.Dataset.from_tensor_slices((np.arange(shards, dtype=np.int32), list(addresses)))
+    dataset = slots.interleave(slot, cycle_length=shards, num_parallel_calls=shards, deterministic=False)
+    dataset = dataset.batch(batch_size // piece, drop_remainder=True)
+    options = tf.data.Options()
+    options.threading.private_threadpool_size = shards + 1  # a slot that waits for its shard takes one
+    options.threading.max_intra_op_parallelism = 1
+    options.autotune.enabled = False
+    options.deterministic = False
+    return dataset.with_options(options)
+
+
+def _when_up(address: tf.Tensor, stop: threading.Event) -> Any:
+    """The address, once something listens there."""
+
+    def wait(name: bytes) -> bytes:
+        host, port = name.decode().rsplit(":", 1)
+        while not stop.is_set():
+            try:
+                with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
+                    return name
+            except OSError:
+                stop.wait(CONNECT_S)
+        raise InterruptedError("closed before the shard was up")
+
+    checked = tf.numpy_function(wait, [address], tf.string)
+    checked.set_shape([])
+    return checked
+
+
+def _version_mean(arrays: Mapping[str, ndarray]) -> float:
+    valid = arrays["valid"]
+    count = np.count_nonzero(valid)
+    return float(np.sum(arrays["version"], where=valid, dtype=np.float64) / count) if count else math.nan
