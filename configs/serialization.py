@@ -1,7 +1,7 @@
 """Writes an experiment as JSON and reads it back, exactly equal: what `config.json` of a run holds.
 
 Where a field's annotation says what it holds, the JSON is plain. Where it doesn't (`Any`), whatever JSON would forget
-is tagged: {"!dataclass": "module:Name", ...fields}, {"!tuple": [...]}. Infinity, which JSON lacks, is {"!float": "inf"}.
+is tagged: {"!dataclass": "module:Name", ...fields} and {"!tuple": [...]}. JSON lacks infinity: {"!float": "inf"}.
 """
 
 import dataclasses
