@@ -21,9 +21,9 @@ What was found of EnvPool 0.8.4, and what is done about it:
 
 import dataclasses
 import math
-import warnings
 from typing import Any
 
+import envpool
 import numpy as np
 
 from agents.agent import TimeStep
@@ -34,26 +34,6 @@ from launch.environments.naming import check_options, nearest
 from launch.environments.protocol import Episode
 from replay.spec import ArraySpec, EnvironmentSpec
 from replay.steps import Array, Tree
-
-
-def _import_envpool() -> Any:
-    """EnvPool, without what its import says to no one here: the banner on stderr of the Gym package that it imports
-    ("Gym has been unmaintained ..."), and JAX's warning of the XLA interface that it makes and we don't use.
-    """
-    try:
-        from gym_notices import notices
-
-        notices.notices.clear()
-    except ImportError:  # then there is no banner either
-        pass
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Shape is deprecated", DeprecationWarning)
-        import envpool
-
-    return envpool
-
-
-envpool = _import_envpool()
 
 # Fields of EnvPool's config that aren't the user's, and what sets them.
 _RESERVED = {

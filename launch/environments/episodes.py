@@ -30,8 +30,8 @@ class EpisodeRecorder:
         library that counts otherwise, or the steps added since their first observations.
         """
         lengths = self._steps - self._begun if lengths is None else lengths
-        for index in np.flatnonzero(ended):
-            self._finished.append(Episode(float(self._returns[index]), int(lengths[index])))
+        for index in np.flatnonzero(ended).tolist():
+            self._finished.append(Episode(float(self._returns[index]), int(lengths[index]), index))
         self._returns[ended] = 0.0
         self._begun[ended] = self._steps + 1  # the next step shows the first observation
 

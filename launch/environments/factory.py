@@ -34,7 +34,7 @@ def make_environments(
     """
     if num < 1:
         raise ValueError(f"num={num} environments: there must be at least one. Set environment.per_actor=1 or more.")
-    adapter = _adapter(config)
+    adapter = import_library(config.library)
     made: Environments = adapter.make(config, num, _seeds(seed, num), config.threads if threads is None else threads)
     return made
 
@@ -43,26 +43,42 @@ def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:
     """What one environment shows and takes. Leaves no environment, thread or device behind. Errors as in
     make_environments.
     """
-    spec: EnvironmentSpec = _adapter(config).spec_of(config)
+    spec: EnvironmentSpec = import_library(config.library).spec_of(config)
     return spec
 
 
-def _adapter(config: EnvironmentConfig) -> ModuleType:
-    """The module that wraps a library: it has make() and spec_of()."""
-    # Imported here: EnvPool's import takes a second and brings JAX along, which users of Gymnasium shouldn't pay for.
-    if config.library not in LIBRARIES:
+def import_library(library: str) -> ModuleType:
+    """The module that wraps a library, with make() and spec_of(). Starts nothing: a process may call it before it forks
+    those that make environments.
+
+    Raises:
+        ValueError: there is no such library.
+        ImportError: it can't be imported.
+    """
+    if library not in LIBRARIES:
         raise ValueError(
-            f"environment.library={config.library!r} is not one of {', '.join(LIBRARIES)}."
-            f"{nearest(str(config.library), LIBRARIES)} Set environment.library={LIBRARIES[0]}."
+            f"environment.library={library!r} is not one of {', '.join(LIBRARIES)}.{nearest(str(library), LIBRARIES)} "
+            f"Set environment.library={LIBRARIES[0]}."
         )
-    try:
-        return importlib.import_module(f"launch.environments.{config.library}")
+    if library == "envpool":
+        _silence_gym()
+    try:  # only when used: EnvPool's import takes a second and brings JAX along
+        return importlib.import_module(f"launch.environments.{library}")
     except ImportError as error:
-        others = " or ".join(library for library in LIBRARIES if library != config.library)
+        others = " or ".join(other for other in LIBRARIES if other != library)
         raise ImportError(
-            f"environment.library={config.library!r} can't be imported: {error}. Install it "
+            f"environment.library={library!r} can't be imported: {error}. Install it "
             f"(pip install --no-deps -r requirements.lock), or set environment.library to {others}."
         ) from error
+
+
+def _silence_gym() -> None:
+    """Keeps the banner of the Gym package, which EnvPool imports, off stderr ("Gym has been unmaintained ...")."""
+    try:
+        from gym_notices import notices
+    except ImportError:  # then there is no banner either
+        return
+    notices.notices.clear()
 
 
 def _seeds(seed: int | Sequence[int], num: int) -> Any:

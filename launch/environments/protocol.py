@@ -12,6 +12,7 @@ class Episode(NamedTuple):
 
     return_: float  # sum of the unclipped rewards, undiscounted
     length: int  # environment steps, counted after frame skip
+    environment: int  # which of the B environments it was played in
 
 
 class Environments(Protocol):

@@ -30,7 +30,7 @@ def test_two_episodes_by_hand() -> None:
     rewards = np.array([t.reward for t in timesteps])
     np.testing.assert_array_equal(rewards[:, 0], np.array([0, 1, 1, 1, 0, 1, 1]) * REWARD)
     np.testing.assert_array_equal(rewards[:, 1], np.array([0, 1, 1, 1, 1, 1, 0]) * REWARD)
-    assert environments.episodes() == [(3 * REWARD, 3), (5 * REWARD, 5)]
+    assert environments.episodes() == [(3 * REWARD, 3, 0), (5 * REWARD, 5, 1)]
 
 
 def test_nested_observations_get_flat_names() -> None:

@@ -11,7 +11,7 @@ def test_returns_and_lengths_by_hand() -> None:
     recorder.add(np.array([0.0, 30.0], np.float32))  # environment 0 shows its first observation
     recorder.add(np.array([4.0, 40.0], np.float32))
     recorder.finish(np.array([True, True]))
-    assert recorder.take() == [(3.0, 2), (4.0, 1), (100.0, 4)]
+    assert recorder.take() == [(3.0, 2, 0), (4.0, 1, 0), (100.0, 4, 1)]
     assert recorder.take() == []
 
 
@@ -19,7 +19,7 @@ def test_lengths_that_the_library_counts() -> None:
     recorder = EpisodeRecorder(1)
     recorder.add(np.ones(1, np.float32))
     recorder.finish(np.array([True]), np.array([7], np.int32))
-    assert recorder.take() == [(1.0, 7)]
+    assert recorder.take() == [(1.0, 7, 0)]
 
 
 def test_reset_forgets() -> None:
@@ -28,7 +28,7 @@ def test_reset_forgets() -> None:
     recorder.reset()
     recorder.add(np.full(1, 5.0, np.float32))
     recorder.finish(np.array([True]))
-    assert recorder.take() == [(5.0, 1)]
+    assert recorder.take() == [(5.0, 1, 0)]
 
 
 def test_many_small_rewards_are_not_lost_beside_a_large_one() -> None:

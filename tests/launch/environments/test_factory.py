@@ -50,11 +50,12 @@ def test_errors_say_what_to_type(library: Any, num: int, seed: Any, message: str
 
 FORK = """
 import os
-import launch.environments.envpool, launch.environments.gymnasium, launch.environments.dm_env
 from configs.experiment import EnvironmentConfig
-from launch.environments.factory import make_environments
+from launch.environments.factory import LIBRARIES, import_library, make_environments
 import numpy as np
 
+for library in LIBRARIES:
+    import_library(library)
 assert len(os.listdir("/proc/self/task")) == {threads}, os.listdir("/proc/self/task")
 children = []
 for index in range(2):

@@ -44,7 +44,7 @@ def test_two_episodes_by_hand() -> None:
     rewards = np.array([timestep.reward for timestep in timesteps])
     np.testing.assert_array_equal(rewards[:, 0], np.array([0, 1, 1, 1, 0, 1, 1]) * REWARD)
     np.testing.assert_array_equal(rewards[:, 1], np.array([0, 1, 1, 1, 1, 1, 0]) * REWARD)
-    assert environments.episodes() == [(3 * REWARD, 3), (5 * REWARD, 5)]
+    assert environments.episodes() == [(3 * REWARD, 3, 0), (5 * REWARD, 5, 1)]
 
 
 def test_an_end_on_the_step_of_the_limit_is_terminated() -> None:
@@ -84,7 +84,7 @@ def test_a_registered_environment_takes_options_of_make_and_of_its_own() -> None
     environments.reset()
     timesteps = [environments.step(np.array([t % 2], np.int32)) for t in range(4)]
     assert [timestep.truncated[0] for timestep in timesteps] == [False, False, False, True]
-    assert environments.episodes() == [(0.0, 4)]  # Sutton and Barto pay nothing while it stands
+    assert environments.episodes() == [(0.0, 4, 0)]  # Sutton and Barto pay nothing while it stands
 
 
 def test_a_module_that_registers_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

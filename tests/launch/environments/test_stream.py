@@ -119,7 +119,7 @@ def test_episodes_report_what_the_stream_showed(name: str) -> None:
             total[b] += stream.reward[t, b]
             length[b] += not stream.first[t, b]
             if ended[t, b]:
-                expected.append((total[b], length[b]))
+                expected.append((total[b], length[b], b))
                 total[b], length[b] = 0, 0
     episodes = environments.episodes()
     np.testing.assert_allclose(episodes, expected, rtol=1e-6)
