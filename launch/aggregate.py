@@ -14,6 +14,8 @@ from launch.run_state import HISTORY, RETURN_WINDOW, Evaluation, RoleStatus, Run
 
 RATE_WINDOW = 15.0  # seconds that rates and waiting shares are taken over
 
+_SILENT = "no record yet"  # a role's state before its first record
+
 # Of a replay shard's records; what a shard answers when asked is newer, so these only fill in.
 SHARD_FIELDS = ("size", "max_size", "inserts", "samples", "blocked")
 
@@ -72,7 +74,6 @@ COUNTERS = {
     "learner": ("seconds_waiting", "priorities_dropped", "publications_replaced"),
 }
 _LEARNER_KNOWN = (*COUNTERS["learner"], "learner_steps", "version", "samples", "policy_lag", "state", "pid")
-_SILENT = "no record yet"
 
 
 class Aggregate:

@@ -52,6 +52,7 @@ class Monitor:
         self._replay = experiment.agent_config.replay
         self._limits = limits_of(experiment.run)
         directory = RunDirectory(assignment.run_directory)
+        self._files = RunFiles(directory)
         earlier = _read_earlier(directory)
         self._started = earlier.started if earlier else time.time()
         names = [
@@ -63,7 +64,6 @@ class Monitor:
         ]
         self._aggregate = Aggregate(names, len(assignment.addresses), self._started)
         self._name, self._index = assignment.role, assignment.index
-        self._files = RunFiles(directory)
         self._drawer = CurveDrawer(directory.curve, self._limits.target_return, CURVE_PERIOD)
         if earlier:
             self._aggregate.restore(earlier.state, earlier.saved)

@@ -32,6 +32,7 @@ class RunFiles:
             OSError: they can't be written; the message names run.directory.
         """
         try:
+            directory.path.mkdir(parents=True, exist_ok=True)  # on a cluster nobody else makes it
             _end_last_line(directory.metrics)
             self._lines = directory.metrics.open("a")
             self._events = SummaryWriter(str(directory.tensorboard), flush_secs=5)
