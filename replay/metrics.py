@@ -17,7 +17,7 @@ import numpy as np
 import reverb
 from absl import logging
 
-from replay.patience import Patience
+from replay.background import Patience, Threads
 
 METRICS = "metrics"  # the table's name
 MAX_RECORDS = 10_000  # in one shard's table; the oldest go first when nobody reads
@@ -72,8 +72,8 @@ class MetricsWriter:
         self._finishing = False
         self._stop = threading.Event()
         self._patience = Patience(f"metrics of {role} {index}")
-        self._thread = threading.Thread(target=self._run, name=f"metrics-{role}-{index}", daemon=True)
-        self._thread.start()
+        self._threads = Threads(self._ask_to_end)
+        self._threads.start(self._run, f"metrics-{role}-{index}")
 
     def write(self, values: Mapping[str, Value]) -> None:
         """Hands over one record; never waits. jax scalars are read by the thread, so they must not be donated.
@@ -95,16 +95,21 @@ class MetricsWriter:
 
     def close(self, timeout: float) -> None:
         """Sends what waits, for `timeout` seconds at most, and stops. Logs how many records were left."""
-        deadline = time.monotonic() + timeout
-        with self._condition:
-            self._finishing = True
-            self._condition.notify()
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        self._stop.set()
-        self._thread.join(4 * SLICE_MS / 1000)
+        self._finish()
+        self._threads.join(timeout)
+        self._threads.end(4 * SLICE_MS / 1000)
         with self._condition:
             if self._mailbox:
                 logging.warning("%d metrics records were not sent to any of %s", len(self._mailbox), self._addresses)
+
+    def _finish(self) -> None:
+        with self._condition:
+            self._finishing = True
+            self._condition.notify()
+
+    def _ask_to_end(self) -> None:
+        self._stop.set()
+        self._finish()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -218,8 +223,8 @@ class _ShardReader:
         self._done.set()
         self._stop = False
         self._patience = Patience(f"reading metrics from {address}")
-        self._thread = threading.Thread(target=self._run, name=f"metrics-{address}", daemon=True)
-        self._thread.start()
+        self._threads = Threads(self._ask_to_end)
+        self._threads.start(self._run, f"read-metrics-{address}")
 
     def ask(self) -> bool:
         """Starts a read, unless the last one goes on; whether to wait for it."""
@@ -241,9 +246,12 @@ class _ShardReader:
         return [self._taken.popleft() for _ in range(len(self._taken))]
 
     def close(self, timeout: float) -> None:
+        if not self._threads.end(timeout):
+            logging.warning("the thread that reads metrics from %s is left behind", self.address)
+
+    def _ask_to_end(self) -> None:
         self._stop = True
         self._asked.set()
-        self._thread.join(timeout)
 
     def _run(self) -> None:
         while True:

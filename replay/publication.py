@@ -10,9 +10,9 @@ import numpy as np
 import reverb
 from absl import logging
 
+from replay.background import Patience, Threads
 from replay.manifest import Manifest, cut, digest_of, to_host
 from replay.newest import MANIFESTS, VARIABLES, TableState, table_state
-from replay.patience import Patience
 
 WATCH_PERIOD_S = 1.0  # seconds between two looks whether a shard still has what it was sent
 SLICE_MS = 250  # milliseconds of one uninterruptible wait
@@ -62,8 +62,8 @@ class ShardPublisher:
         self._finishing = False
         self._stop = threading.Event()
         self._patience = Patience(f"publishing weights to {address}")
-        self._thread = threading.Thread(target=self._run, name=f"publish-{address}", daemon=True)
-        self._thread.start()
+        self._threads = Threads(self._ask_to_end)
+        self._threads.start(self._run, f"publish-{address}")
 
     def put(self, publication: Publication) -> None:
         """Replaces what waits for its turn."""
@@ -80,11 +80,14 @@ class ShardPublisher:
 
     def close(self, deadline: float) -> None:
         """Gives the thread until `deadline` (time.monotonic()) to end, then stops it."""
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        self._stop.set()
-        self._thread.join(4 * SLICE_MS / 1000)
+        self._threads.join(deadline - time.monotonic())
+        self._threads.end(4 * SLICE_MS / 1000)
         if self._newest is not None:
             logging.warning("weights of version %d did not reach %s", self._newest.version, self._address)
+
+    def _ask_to_end(self) -> None:
+        self._stop.set()
+        self.finish()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -136,13 +139,16 @@ class ShardPublisher:
         try:
             for column in ("manifest", "pieces"):
                 writer.configure((column,), num_keep_alive_refs=manifest.pieces, max_chunk_length=1)
-            for index, piece in enumerate(cut(manifest, arrays)):
-                writer.append({"pieces": piece} if index else {"pieces": piece, "manifest": manifest.to_bytes()})
-            history = writer.history
-            writer.create_item(VARIABLES, 1.0, {"manifest": history["manifest"][:1], "pieces": history["pieces"][:]})
+            for index, piece in enumerate(cut(manifest, arrays), 1):
+                last = {"manifest": manifest.to_bytes()} if index == manifest.pieces else {}
+                writer.append({"pieces": piece, **last})
+            # Slices from the end: others may come out empty, or hold a None that crashes the process.
+            announcement = {"manifest": writer.history["manifest"][-1:]}
+            pieces = {"pieces": writer.history["pieces"][-manifest.pieces :]}
+            writer.create_item(VARIABLES, 1.0, {**announcement, **pieces})
             self._flush(writer, deadline)
             # Only now: tables work side by side, and the data has to be there when it is announced.
-            writer.create_item(MANIFESTS, 1.0, {"manifest": history["manifest"][:1]})
+            writer.create_item(MANIFESTS, 1.0, announcement)
             self._flush(writer, deadline)
         finally:
             writer.close()  # does not wait; what it still holds is dropped

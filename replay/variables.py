@@ -17,9 +17,9 @@ import numpy as np
 import reverb
 from absl import logging
 
+from replay.background import Patience, Threads
 from replay.manifest import Leaf, Manifest, VariableMismatch, check, describe, join
 from replay.newest import MANIFESTS, VARIABLES, TableState, make_variables_tables, table_state
-from replay.patience import Patience
 from replay.publication import Publication, ShardPublisher, Tree
 
 __all__ = [
@@ -117,17 +117,14 @@ class VariableFetcher:
         self._mismatch = ""
         self._heard = 0.0  # when the shard last answered with weights
         self._doing = "asking for the version"
-        self._threads = [
-            threading.Thread(target=run, name=f"{name}-{address}", daemon=True)
-            for run, name in ((self._run, "fetch"), (self._watch, "fetch-watch"))
-        ]
+        self._threads = Threads(self._stop.set)
 
     def start(self) -> None:
         """Starts to fetch."""
         self._client = reverb.Client(self.address)
         self._heard = time.monotonic()
-        for thread in self._threads:
-            thread.start()
+        self._threads.start(self._run, f"fetch-{self.address}")
+        self._threads.start(self._watch, f"fetch-watch-{self.address}")
 
     def newest(self) -> tuple[Tree, int] | None:
         """Weights (read-only numpy arrays in the structure's pytree) and their version; None if nothing is newer than
@@ -166,13 +163,8 @@ class VariableFetcher:
 
     def close(self, timeout: float = 5.0) -> None:
         """Stops. A download from a shard that is gone can't be cancelled: its thread is left to itself and logged."""
-        self._stop.set()
-        deadline = time.monotonic() + timeout
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join(max(0.0, deadline - time.monotonic()))
-                if thread.is_alive():
-                    logging.warning("%s is left behind, %s", thread.name, self._doing)
+        if not self._threads.end(timeout):
+            logging.warning("a thread for weights from %s is left behind: %s", self.address, self._doing)
 
     def _raise_mismatch(self) -> None:
         if self._mismatch:
