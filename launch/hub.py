@@ -1,0 +1,225 @@
+"""The hub: knows how every role is, decides what an end means, and tells the supervisors what to do.
+
+It has no thread of its own: the launcher calls `poll`.
+"""
+
+import dataclasses
+import selectors
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+from absl import logging
+
+from launch.processes import Channel, RoleRequest, listen, signal_name
+from launch.supervisor import Dismiss, Hello, Report, RoleStatus, Start, Stop
+
+# Roles whose end, with a reason, is the run's; any other role that ends before it is asked to has failed.
+ENDING_ROLES = ("learner", "monitor")
+# Who is asked to stop after the others have stopped, or at the latest after this share of the grace period: the monitor
+# reads the last records, and the shards must be there for what actors and learner still have to deliver.
+STOP_AFTER = {"monitor": 0.5, "replay": 0.75}
+_OVERDUE = 2.0  # seconds after the grace period until a supervisor isn't believed in any more
+_SAY_EVERY = 10.0  # seconds between two log lines on what is waited for
+
+
+@dataclasses.dataclass(slots=True)
+class RoleState:
+    """How a role is."""
+
+    name: str
+    role: str
+    node: str
+    log: str
+    status: RoleStatus = "starting"
+    pid: int = 0
+    code: int | None = None  # once it has exited; -N: by signal N
+    text: str = ""  # once it has exited: its reason, or the last lines of its traceback or log
+    killed: bool = False  # it didn't stop in time
+    since: float = 0.0  # time.monotonic() of the last change
+    stop_asked: bool = False
+
+    @property
+    def exited(self) -> bool:
+        """Whether its process is gone, or never came to be."""
+        return self.status == "exited"
+
+    def describe(self) -> str:
+        """How it ended, in words, with where to read more."""
+        code = self.code or 0
+        if self.killed:
+            what = f"{self.name} did not stop in time and was killed; where it was stuck is at the end of its log"
+        elif code == -signal.SIGKILL:
+            what = f"{self.name} was killed by SIGKILL (by somebody, or by the kernel when memory was short)"
+        elif code < 0:
+            what = f"{self.name} was killed by {signal_name(-code)}"
+        elif code > 0:
+            what = f"{self.name} failed with exit code {code}"
+        else:
+            what = f"{self.name} ended before the run did"
+        return f"{what}. Its log: {self.log}" + (f"\n{self.text.rstrip()}" if self.text else "")
+
+
+class Hub:
+    """The launcher's side of all supervisors."""
+
+    def __init__(
+        self, requests: Sequence[RoleRequest], roles: Mapping[str, str], nodes: Mapping[str, str], grace: float
+    ) -> None:
+        """All by role name, e.g. "actor-3".
+
+        Args:
+            requests: what to start.
+            roles: their roles, e.g. "actor".
+            nodes: the nodes that supervise them.
+            grace: seconds that roles have to stop in when the run has to end, before they are killed.
+        """
+        self._grace = grace
+        self._listener, self.address = listen()
+        self._requests = {request.name: request for request in requests}
+        self.states = {
+            name: RoleState(name, roles[name], nodes[name], request.log, since=time.monotonic())
+            for name, request in self._requests.items()
+        }
+        self._channels: dict[Channel, str] = {}  # the node at the other end; "" before it has said so
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, None)
+        self._said = time.monotonic()
+        self._stop_started = self._stop_grace = 0.0
+        self.reason = ""  # why the run ended
+        self.failure = ""  # the first thing that went wrong
+        self.problems: list[str] = []  # what went wrong after that
+        self.stopping = False
+
+    @property
+    def done(self) -> bool:
+        """Whether every role has exited."""
+        return all(state.exited for state in self.states.values())
+
+    @property
+    def overdue(self) -> bool:
+        """Whether roles are there that ought to have been killed seconds ago."""
+        return self.stopping and time.monotonic() > self._stop_started + self._stop_grace + _OVERDUE
+
+    def poll(self, timeout: float) -> None:
+        """Takes what supervisors say, for up to `timeout` seconds or until something came, and acts on it."""
+        for key, _ in self._selector.select(timeout):
+            if key.fileobj is self._listener:
+                channel = Channel(self._listener.accept()[0])
+                self._channels[channel] = ""
+                self._selector.register(channel, selectors.EVENT_READ, channel)
+            else:
+                self._hear(key.data)
+        if self.stopping:
+            self._stop_next()
+        self._say()
+
+    def stop(self, reason: str, grace: float | None = None) -> None:
+        """Asks all roles to stop, those in STOP_AFTER last. Who hasn't after `grace` seconds is killed.
+
+        May be called again to hurry.
+        """
+        grace = self._grace if grace is None else grace
+        if not self.stopping:
+            self.reason = reason
+            self._stop_started, self._stop_grace = time.monotonic(), grace
+        elif time.monotonic() + grace < self._stop_started + self._stop_grace:
+            self._stop_grace = time.monotonic() + grace - self._stop_started
+            for state in self.states.values():
+                state.stop_asked = False
+        self.stopping = True
+        self._stop_next()
+
+    def fail(self, cause: str) -> None:
+        """Notes that something went wrong; the first time it stops the run."""
+        if self.failure:
+            self.problems.append(cause)
+        else:
+            self.failure = cause
+        if not self.stopping:
+            self.stop("")
+
+    def node_ended(self, node: str) -> None:
+        """Notes that a node's process is gone: so are its roles."""
+        for state in self.states.values():
+            if state.node == node and not state.exited:
+                unasked = not self.stopping
+                self._exit(
+                    state, 1, f"Its supervisor, the Launchpad node {node!r}, ended; see launchpad.log beside its log."
+                )
+                if unasked:
+                    self.fail(state.describe())
+
+    def dismiss(self) -> None:
+        """Lets the supervisors return."""
+        for channel in self._channels:
+            channel.send(Dismiss())
+
+    def close(self) -> None:
+        """Closes everything; supervisors that are left stop their roles and return."""
+        for channel in self._channels:
+            channel.close()
+        self._selector.close()
+        self._listener.close()
+
+    def _hear(self, channel: Channel) -> None:
+        message = channel.receive()
+        if isinstance(message, Hello):
+            self._channels[channel] = message.node
+            for name, state in self.states.items():
+                if state.node == message.node and not state.exited:
+                    channel.send(Start(self._requests[name]))
+        elif isinstance(message, Report):
+            self._update(self.states[message.name], message)
+        else:
+            self._selector.unregister(channel)
+            channel.close()
+            self.node_ended(self._channels.pop(channel))
+
+    def _update(self, state: RoleState, report: Report) -> None:
+        if report.status != "exited":
+            state.status, state.pid, state.since = report.status, report.pid or state.pid, time.monotonic()
+            return
+        self._exit(state, report.code, report.text)
+        state.killed = report.killed
+        self._judge(state)
+
+    def _exit(self, state: RoleState, code: int, text: str) -> None:
+        state.status, state.code, state.text, state.since = "exited", code, text, time.monotonic()
+
+    def _judge(self, state: RoleState) -> None:
+        """Decides what a role's end means for the run. (A restart policy belongs here: send Start again.)"""
+        if state.killed:
+            self.problems.append(state.describe())
+        elif state.code:
+            self.fail(state.describe())
+        elif not self.stopping:
+            if state.role in ENDING_ROLES and state.text:
+                self.stop(state.text)
+            else:
+                self.fail(state.describe())
+
+    def _stop_next(self) -> None:
+        """Asks those roles to stop whose turn it is."""
+        elapsed = time.monotonic() - self._stop_started
+        left = max(0.0, self._stop_grace - elapsed)
+        for state in self.states.values():
+            if state.exited or state.stop_asked:
+                continue
+            turn = STOP_AFTER.get(state.role, 0.0)
+            earlier = (other for other in self.states.values() if STOP_AFTER.get(other.role, 0.0) < turn)
+            if elapsed < turn * self._stop_grace and not all(other.exited for other in earlier):
+                continue
+            state.stop_asked = True
+            channel = next((channel for channel, node in self._channels.items() if node == state.node), None)
+            if channel is None:  # its node isn't there yet, and will find nothing to start
+                self._exit(state, 0, "")
+            else:
+                channel.send(Stop(state.name, left))
+
+    def _say(self) -> None:
+        waiting = [state.name for state in self.states.values() if state.status == "starting"]
+        if time.monotonic() - self._said >= _SAY_EVERY:
+            self._said = time.monotonic()
+            if waiting:
+                logging.info("Waiting for these roles to start: %s", ", ".join(waiting))
