@@ -10,8 +10,8 @@ from configs.experiment import EnvironmentConfig
 from launch.environments.factory import make_environments
 
 ENVIRONMENTS = 16
-STEPS = 1_000  # in one turn
-TURNS = 15  # of each
+STEPS = 100  # in one turn: short, so that both sides meet the same weather
+TURNS = 300  # of each
 
 
 class Figures(NamedTuple):

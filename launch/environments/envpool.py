@@ -167,7 +167,8 @@ def _native_spec(config: EnvironmentConfig) -> Any:
             'them with: python -c "import envpool; print(*envpool.list_all_envs())". For one of another library set '
             "environment.library=gymnasium or dm_env."
         )
-    defaults = envpool.make_spec(name).config._asdict()
+    usual = envpool.make_spec(name)
+    defaults = usual.config._asdict()
     for option in options:
         if option in _RESERVED:
             instead = _RESERVED[option]
@@ -188,7 +189,7 @@ def _native_spec(config: EnvironmentConfig) -> Any:
             f"environment.options has max_episode_steps={options['max_episode_steps']!r}, but {name} ends by itself "
             "and ignores a limit. Leave it out."
         )
-    return envpool.make_spec(name, **options)
+    return envpool.make_spec(name, **options) if options else usual  # Atari reads the game for it: 0.1 s
 
 
 def _family(name: str) -> str:
