@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from launch.run_state import HISTORY, RETURN_WINDOW, Evaluation, RoleStatus, RunState, ShardStatus
+from launch.run_state import HISTORY, RETURN_WINDOW, Evaluation, RoleRecord, RunState, ShardStatus
 
 RATE_WINDOW = 15.0  # seconds that rates and waiting shares are taken over
 
@@ -264,8 +264,8 @@ class Aggregate:
         )
 
     @staticmethod
-    def _role_status(name: str, role: _Role) -> RoleStatus:
-        return RoleStatus(name=name, state=role.state, pid=role.pid, time=role.arrived, restarts=role.restarts)
+    def _role_status(name: str, role: _Role) -> RoleRecord:
+        return RoleRecord(name=name, state=role.state, pid=role.pid, time=role.arrived, restarts=role.restarts)
 
     def save(self) -> dict[str, Any]:
         """What restore() goes on from, as plain JSON values."""

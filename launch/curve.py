@@ -37,11 +37,11 @@ class Curve:
         for evaluation in row.get("evaluations") or ():
             self.evaluations.append((evaluation["elapsed"], evaluation["environment_steps"], evaluation["mean"]))
         if row.get("training_return") is not None:
-            self._rows += 1
             if self._rows % self._stride == 0:
                 self.training.append(
                     (row["elapsed"], row["environment_steps"], row.get("new_return"), row["training_return"])
                 )
+            self._rows += 1
         if len(self.training) > self._max_rows:
             self.training, self._stride = self.training[::2], self._stride * 2
         if len(self.evaluations) > self._max_rows:  # the newest stays
@@ -92,7 +92,7 @@ def _draw(axes: Axes, curve: Curve, x: Sequence[float], evaluation_x: Sequence[f
             [row[2] for row in curve.evaluations],
             color=_EVALUATION,
             linewidth=1.2,
-            marker="o",
+            marker="o" if len(evaluation_x) <= 60 else "",  # more would cover the line
             markersize=3.5,
             label="evaluation (greedy), mean",
         )

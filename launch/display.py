@@ -12,19 +12,21 @@ from rich.live import Live
 
 from launch.panels import make_view, plain_line, summary_lines
 from launch.run_directory import RunDirectory
-from launch.run_state import Report, read_report
+from launch.run_state import RunStatus, read_status
 
 LIVE_PERIOD = 0.5  # seconds between two pictures
 PLAIN_PERIOD = 5.0  # seconds between two lines
 
 
 class Process(Protocol):
-    """What the launcher knows of one role's process."""
+    """What the launcher knows of one role's process; `code` is its exit code once it is gone."""
 
     @property
-    def state(self) -> str: ...  # noqa: D102
+    def status(self) -> str: ...  # noqa: D102
     @property
-    def pid(self) -> int | None: ...  # noqa: D102
+    def pid(self) -> int: ...  # noqa: D102
+    @property
+    def code(self) -> int | None: ...  # noqa: D102
 
 
 class Display:
@@ -44,7 +46,7 @@ class Display:
         self._directory, self._preset, self._processes = RunDirectory(run_directory), preset, processes
         self._console = console or Console()
         self._began = time.time()
-        self._report: Report | None = None
+        self._report: RunStatus | None = None
         self._trouble = ""  # why the status can't be read
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
@@ -58,15 +60,15 @@ class Display:
     ) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Ends the view and prints the summary."""
+    def close(self, reason: str = "") -> None:
+        """Ends the view and prints the summary. `reason` is why the run ended, where the monitor doesn't know."""
         if self._stop.is_set():
             return
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(timeout=5)
         self._look()
-        for number, line in enumerate(summary_lines(self._report, self._directory, self._preset)):
+        for number, line in enumerate(summary_lines(self._report, self._directory, self._preset, reason)):
             # A path that is wrapped can't be copied; in a file no line should be.
             whole = number > 0 or not self._console.is_terminal
             self._console.print(line, highlight=False, markup=False, soft_wrap=whole)
@@ -80,7 +82,7 @@ class Display:
 
     def _look(self) -> None:
         try:
-            self._report, self._trouble = read_report(self._directory.status) or self._report, ""
+            self._report, self._trouble = read_status(self._directory.status) or self._report, ""
         except (OSError, ValueError) as error:
             self._trouble = str(error)
 

@@ -13,7 +13,7 @@ from launch.ending import end_reason, limits_of
 from launch.roles import Assignment
 from launch.run_directory import RunDirectory
 from launch.run_files import CurveDrawer, RunFiles, read_rows
-from launch.run_state import Report, RunState, ShardStatus, read_report
+from launch.run_state import RunState, RunStatus, ShardStatus, read_status
 from launch.waits import advise, first_words_missing, who_waits
 from replay.metrics import MetricsReader, Record
 from replay.server import shard_info
@@ -37,7 +37,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
             if reason:
                 logging.info("The run is over: %s.", reason)
                 return reason
-        monitor.end("")
+        monitor.end()
         return ""
     finally:
         monitor.close()
@@ -78,26 +78,27 @@ class Monitor:
 
     def look(self) -> str:
         """Takes in what is new and writes it down; why the run is over, "" while it goes on."""
-        now = self._take_in()
+        return self._look(ended=False)
+
+    def end(self) -> None:
+        """The last look at a run that was stopped."""
+        self._look(ended=True)
+
+    def _look(self, ended: bool) -> str:
+        now = self._take_in(timeout=0.5 if ended else 1.0)
         state = self._aggregate.state(now)
         returns, evaluations = self._aggregate.take_news()
         candidates = (*evaluations, *((state.evaluation,) if state.evaluation else ()))
         reason = end_reason(state, self._limits, candidates, self._evaluation_episodes)
-        self._watch(state, now)
-        report = self._report(state, now, ended=bool(reason), reason=reason)
+        if not ended:
+            self._watch(state, now)
+        report = self._report(state, now, ended=ended or bool(reason), reason=reason)
         self._drawer.curve.add(self._files.write(report, returns, evaluations))
-        if reason:
+        if report.ended:
             self._drawer.draw_last(title_of(report))
         else:
             self._drawer.draw_if_due(title_of(report))
         return reason
-
-    def end(self, reason: str) -> None:
-        """The last word on a run that was stopped."""
-        now = self._take_in(timeout=0.5)
-        report = self._report(self._aggregate.state(now), now, ended=True, reason=reason)
-        self._drawer.curve.add(self._files.write(report, *self._aggregate.take_news()))
-        self._drawer.draw_last(title_of(report))
 
     def close(self) -> None:
         """Leaves the shards and closes the files."""
@@ -105,7 +106,7 @@ class Monitor:
         self._reader.close(timeout=0.5)
         self._files.close()
 
-    def _take_in(self, timeout: float = 1.0) -> float:
+    def _take_in(self, timeout: float) -> float:
         """Reads all records and the shards' answers. Returns the time, seconds since the epoch."""
         for _ in range(MOST_READS):
             records = self._reader.read(timeout_s=timeout)
@@ -120,8 +121,8 @@ class Monitor:
         self._aggregate.mark(now)
         return now
 
-    def _report(self, state: RunState, now: float, *, ended: bool, reason: str) -> Report:
-        return Report(
+    def _report(self, state: RunState, now: float, *, ended: bool, reason: str) -> RunStatus:
+        return RunStatus(
             preset=self._preset,
             started=self._started,
             time=now,
@@ -196,16 +197,16 @@ def _ask_shard(index: int, address: str) -> ShardStatus:
     )
 
 
-def _read_earlier(directory: RunDirectory) -> Report | None:
+def _read_earlier(directory: RunDirectory) -> RunStatus | None:
     """What a monitor before this one left."""
     try:
-        return read_report(directory.status)
+        return read_status(directory.status)
     except ValueError as error:
         logging.error("Starting the totals from zero: %s", error)
         return None
 
 
-def title_of(report: Report) -> str:
+def title_of(report: RunStatus) -> str:
     """The learning curve's title: which run, and how far it came."""
     state = report.state
     parts = [report.preset]

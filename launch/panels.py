@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from launch.run_directory import RunDirectory
-from launch.run_state import Report, RoleStatus, RunState, ShardStatus
+from launch.run_state import RoleRecord, RunState, RunStatus, ShardStatus
 
 BLOCKS, ASCII_BLOCKS = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 OLD = 5.0  # seconds after which a status is called old; the monitor writes one every second
@@ -62,7 +62,7 @@ def relative(path: Path) -> str:
 
 
 def make_view(
-    report: Report | None,
+    report: RunStatus | None,
     run: Path,
     preset: str,
     processes: Mapping[str, Any],
@@ -89,7 +89,7 @@ def make_view(
     return Group(*parts)
 
 
-def _numbers(report: Report, width: int, ascii_only: bool) -> Table:
+def _numbers(report: RunStatus, width: int, ascii_only: bool) -> Table:
     state, limits = report.state, report.limits
     spark = 12 if width < 90 else 24
     table = Table.grid(padding=(0, 2))
@@ -133,7 +133,7 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}"
 
 
-def _evaluation_note(report: Report) -> str:
+def _evaluation_note(report: RunStatus) -> str:
     state, target = report.state, report.limits.target_return
     notes = []
     if state.best_evaluation is not None:
@@ -167,7 +167,7 @@ def _shards(shards: Sequence[ShardStatus], width: int, ascii_only: bool) -> Tabl
     return table
 
 
-def _messages(report: Report, now: float, trouble: str) -> list[RenderableType]:
+def _messages(report: RunStatus, now: float, trouble: str) -> list[RenderableType]:
     lines: list[RenderableType] = []
     if trouble:
         lines.append(Text(trouble, "red", no_wrap=True, overflow="ellipsis"))
@@ -185,7 +185,7 @@ def _messages(report: Report, now: float, trouble: str) -> list[RenderableType]:
 
 
 def merge_roles(
-    report: Report | None, processes: Mapping[str, Any], now: float
+    report: RunStatus | None, processes: Mapping[str, Any], now: float
 ) -> list[tuple[str, str, str, str, int]]:
     """(name, state, pid, age of the last record, restarts) of each role: the launcher knows best whether a process
     runs, and its records what it does.
@@ -193,24 +193,29 @@ def merge_roles(
     told = {role.name: role for role in report.state.roles} if report else {}
     rows = []
     for name in dict.fromkeys((*processes, *told)):
-        role, process = told.get(name, RoleStatus(name=name)), processes.get(name)
+        role, process = told.get(name, RoleRecord(name=name)), processes.get(name)
         state, pid = role.state, role.pid
         if process is not None:
-            state = role.state if process.state == "running" else process.state
-            pid = process.pid or 0
+            state, pid = _state_of(process, role.state), process.pid
         last = age(now - role.time) if role.time else "-"
         rows.append((name, state, str(pid or "-"), last, role.restarts))
     return rows
 
 
-def roles_table(report: Report | None, processes: Mapping[str, Any], now: float, lines: int) -> Table:
+def _state_of(process: Any, told: str) -> str:
+    if process.code is not None:
+        return "done" if process.code == 0 else f"failed: exit code {process.code}"
+    return told if process.status == "running" else str(process.status)
+
+
+def roles_table(report: RunStatus | None, processes: Mapping[str, Any], now: float, lines: int) -> Table:
     """One line for each role, or for each kind of role where they don't fit into `lines`."""
     rows = merge_roles(report, processes, now)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for title in ("role", "state", "pid", "last word", "restarts"):
-        table.add_column(
-            title, no_wrap=True, overflow="ellipsis", justify="left" if title in ("role", "state") else "right"
-        )
+    table.add_column("role", no_wrap=True, min_width=12)
+    table.add_column("state", no_wrap=True, overflow="ellipsis", min_width=20)
+    for title in ("pid", "last word", "restarts"):
+        table.add_column(title, no_wrap=True, justify="right")
     if len(rows) + 1 > max(lines, 4) or len(rows) > 4 * NAMED_ROLES:
         rows = _by_kind(rows)
     for name, state, pid, last, restarts in rows:
@@ -241,10 +246,10 @@ def _style(state: str) -> str:
     return "red" if any(word in state for word in ("fail", "died", "dead", "answer", "exit")) else "yellow"
 
 
-def plain_line(report: Report | None, processes: Mapping[str, Any], elapsed: float, trouble: str = "") -> str:
+def plain_line(report: RunStatus | None, processes: Mapping[str, Any], elapsed: float, trouble: str = "") -> str:
     """The same numbers on one line, for a file or a pipe."""
     if report is None:
-        states = ", ".join(f"{name} {process.state}" for name, process in processes.items())
+        states = ", ".join(f"{name} {process.status}" for name, process in processes.items())
         waiting = trouble or "waiting for the monitor's first status"
         return f"[{duration(elapsed)}] {waiting}{f' ({states})' if states else ''}"
     state = report.state
@@ -270,12 +275,12 @@ def _fill(shard: ShardStatus) -> str:
     return f"{shard.size / shard.max_size:.0%}" if shard.max_size else "-"
 
 
-def summary_lines(report: Report | None, run: RunDirectory, preset: str) -> list[str]:
-    """What was reached, what it took, and where everything lies."""
+def summary_lines(report: RunStatus | None, run: RunDirectory, preset: str, reason: str = "") -> list[str]:
+    """What was reached, what it took, and where everything lies. `reason` counts where the report has none."""
     if report is None:
-        return [f"{preset}: the monitor wrote nothing. Logs: {relative(run.logs)}"]
+        return [f"{preset}: {reason or 'stopped'}; the monitor wrote nothing", f"  logs        {relative(run.logs)}"]
     state: RunState = report.state
-    lines = [f"{preset}: {report.reason or 'stopped'}"]
+    lines = [f"{preset}: {report.reason or reason or 'stopped'}"]
     lines.append(
         f"  {state.environment_steps:,} environment steps, {state.learner_steps:,} learner steps, "
         f"{state.episodes:,} episodes in {duration(state.elapsed)}"

@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from configs import serialization
+from configs.experiment import Experiment
+
 LATEST = "latest"  # a link beside the runs to the one that was made last
 
 
@@ -59,18 +62,19 @@ class RunDirectory:
         return self.logs / f"{name}.log"
 
 
-def make_run_directory(parent: str | Path, preset: str, config_json: str) -> RunDirectory:
-    """Makes <parent>/<preset>-<YYYYmmdd-HHMMSS>[-n]/ with the configuration in it, and points <parent>/latest at it.
+def make_run_directory(experiment: Experiment) -> RunDirectory:
+    """Makes <run.directory>/<name>-<YYYYmmdd-HHMMSS>[-n]/ with the experiment in it, and points `latest` at it.
 
     Raises:
         OSError: it can't be made or written; the message names run.directory.
     """
-    parent = Path(parent)
+    parent, content = Path(experiment.run.directory), serialization.to_json(experiment)
+    name = experiment.name.replace("/", "-")
     try:
-        run = RunDirectory(_make_unique(parent, f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}"))
+        run = RunDirectory(_make_unique(parent, f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"))
         for folder in (run.logs, run.tensorboard, run.checkpoints):
             folder.mkdir()
-        write_atomically(run.config, config_json)
+        write_atomically(run.config, content)
         _point_latest(parent, run.path.name)
     except OSError as error:
         raise OSError(

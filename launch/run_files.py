@@ -14,7 +14,7 @@ from tensorboardX import SummaryWriter
 
 from launch.curve import Curve, draw_curve
 from launch.run_directory import RunDirectory, to_json, write_atomically
-from launch.run_state import Evaluation, Report, RunState
+from launch.run_state import Evaluation, RunState, RunStatus
 
 COMPLAINT_PERIOD = 10.0  # seconds between two words on a disk that takes nothing
 DRAWING_SHARE = 0.05  # of the time at most goes into drawing, on whatever machine
@@ -41,7 +41,7 @@ class RunFiles:
         self._directory = directory
         self._complain_at = 0.0
 
-    def write(self, report: Report, returns: Sequence[float], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    def write(self, report: RunStatus, returns: Sequence[float], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         """Appends one second's numbers and replaces the status; gives back the line of metrics.jsonl."""
         row = row_of(report, returns, evaluations)
         try:
@@ -62,7 +62,7 @@ class RunFiles:
         self._events.close()
 
 
-def row_of(report: Report, returns: Sequence[float], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+def row_of(report: RunStatus, returns: Sequence[float], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     """One line of metrics.jsonl: totals and rates at one time, and what came since the line before."""
     state = report.state
     names = (

@@ -24,7 +24,7 @@ class ShardStatus:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class RoleStatus:
+class RoleRecord:
     """The last word of one role's process."""
 
     name: str  # e.g. "actor-3"
@@ -65,7 +65,7 @@ class RunState:
     learner_waiting: float | None = None  # share of its time, 0..1, that the learner waits for data
     actors_waiting: float | None = None  # share of their time that the actors wait for replay
     shards: tuple[ShardStatus, ...] = ()
-    roles: tuple[RoleStatus, ...] = ()
+    roles: tuple[RoleRecord, ...] = ()
     learner_metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)  # as last told; None: not finite
     counts: dict[str, float] = dataclasses.field(default_factory=dict)  # role.counter, over all of a role and restarts
 
@@ -81,7 +81,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class RunStatus:
     """A run's state with what is said about it: the content of status.json."""
 
     preset: str
@@ -96,7 +96,7 @@ class Report:
     saved: dict[str, Any] = dataclasses.field(default_factory=dict)  # what a restarted monitor goes on from
 
 
-def read_report(path: Path) -> Report | None:
+def read_status(path: Path) -> RunStatus | None:
     """Reads a status.json; None where there is none yet.
 
     Raises:
@@ -108,7 +108,7 @@ def read_report(path: Path) -> Report | None:
         return None
     try:
         values = json.loads(text)
-        return Report(
+        return RunStatus(
             **{
                 **values,
                 "state": _state_of(values["state"]),
@@ -135,6 +135,6 @@ def _state_of(values: Mapping[str, Any]) -> RunState:
             "evaluation": evaluation("evaluation"),
             "best_evaluation": evaluation("best_evaluation"),
             "shards": tuple(ShardStatus(**shard) for shard in values["shards"]),
-            "roles": tuple(RoleStatus(**role) for role in values["roles"]),
+            "roles": tuple(RoleRecord(**role) for role in values["roles"]),
         }
     )

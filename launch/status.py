@@ -9,16 +9,16 @@ from rich.console import Console
 
 from launch.panels import make_view, summary_lines
 from launch.run_directory import LATEST, RunDirectory
-from launch.run_state import read_report
+from launch.run_state import read_status
 
 
 def main(arguments: list[str]) -> int:
     """Prints the run's last status; exit code 0, or 1 where there is none."""
     if len(arguments) > 2:
         raise app.UsageError("one run's folder at most, e.g. python -m launch.status runs/latest")
-    run = RunDirectory(Path(arguments[1] if len(arguments) == 2 else Path("runs") / LATEST))
+    run = RunDirectory(Path(arguments[1] if len(arguments) == 2 else f"runs/{LATEST}").resolve())
     try:
-        report = read_report(run.status)
+        report = read_status(run.status)
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1

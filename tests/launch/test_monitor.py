@@ -19,7 +19,7 @@ from configs.experiment import Experiment, RunConfig, TopologyConfig
 from launch import monitor
 from launch.roles import Assignment
 from launch.run_directory import RunDirectory
-from launch.run_state import Report, read_report
+from launch.run_state import RunStatus, read_status
 from replay.metrics import MetricsWriter, make_metrics_table
 from replay.spec import ReplaySpec
 from replay.tables import TRAJECTORIES
@@ -90,10 +90,10 @@ class Watched:
             self._writers[role, index] = MetricsWriter(self._assignment.addresses, role, index)
         self._writers[role, index].write(values)
 
-    def wait_for(self, condition: Callable[[Report], bool]) -> Report:
+    def wait_for(self, condition: Callable[[RunStatus], bool]) -> RunStatus:
         deadline = time.monotonic() + DEADLINE
         while time.monotonic() < deadline:
-            report = read_report(RunDirectory(self._assignment.run_directory).status)
+            report = read_status(RunDirectory(self._assignment.run_directory).status)
             if report is not None and condition(report):
                 return report
             time.sleep(0.1)
@@ -149,7 +149,7 @@ def test_records_of_all_shards_reach_every_file(directory: RunDirectory, address
     assert "by_environment_steps/replay_fill/shard_1" in tags
     assert "by_environment_steps/replay_fill/shard_2" not in tags  # control: there are two
 
-    final = read_report(directory.status)
+    final = read_status(directory.status)
     assert final is not None
     assert (final.ended, final.reason) == (True, "")
     with Image.open(directory.curve) as image:
@@ -165,7 +165,7 @@ def test_a_target_ends_the_run_only_by_enough_episodes(directory: RunDirectory, 
     watched.say("evaluator", 0, evaluation_return=498.25, evaluation_returns=[498.25] * 20, version=2)
     reason = watched.join()
     assert reason == "target return 475 reached: 498.2 over 20 episodes at 61,440 environment steps"
-    report = read_report(directory.status)
+    report = read_status(directory.status)
     assert report is not None
     assert (report.ended, report.reason) == (True, reason)
 
@@ -208,7 +208,7 @@ def test_the_status_is_whole_whenever_it_is_read(directory: RunDirectory, addres
 
     def read() -> None:
         while not stop.is_set():
-            report = read_report(directory.status)  # raises for a part of a file
+            report = read_status(directory.status)  # raises for a part of a file
             if report is not None:
                 reads.append(report.time)
 
@@ -218,7 +218,7 @@ def test_the_status_is_whole_whenever_it_is_read(directory: RunDirectory, addres
         watcher.look()
     stop.set()
     reader.join(DEADLINE)
-    watcher.end("")
+    watcher.end()
     watcher.close()
     assert len(set(reads)) > 3
     assert not [name for name in os.listdir(directory.path) if name.startswith(".")]  # no temporary file is left

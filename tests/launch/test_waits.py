@@ -1,0 +1,105 @@
+"""What is said of who waits, and when a run ends."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from configs.experiment import RunConfig
+from launch.ending import end_reason, limits_of
+from launch.run_state import Evaluation, RoleRecord, RunState, ShardStatus
+from launch.waits import advise, first_words_missing, who_waits
+from replay.spec import ReplaySpec
+
+QUEUE = ReplaySpec(queue=True, max_size=64)
+RATIO = ReplaySpec(max_size=100, min_size=20, samples_per_insert=4.0, error_buffer=8.0)
+
+
+def shard(**values: Any) -> RunState:
+    return RunState(shards=(ShardStatus(**{"index": 0, "size": 30, "max_size": 50, **values}), ShardStatus(index=1)))
+
+
+@pytest.mark.parametrize(
+    ("replay", "state", "words"),
+    [
+        (QUEUE, shard(blocked="inserts"), ["blocks the actors", "queue is full (30 of 50", "replay.max_size"]),
+        (QUEUE, shard(blocked="samples"), ["blocks the learner", "actor-0.log", "learner.batch_size"]),
+        (
+            RATIO,
+            shard(blocked="samples", size=9),
+            ["blocks the learner", "holds 9 items", "at about 10", "min_size=20"],
+        ),
+        (RATIO, shard(blocked="samples"), ["blocks the learner", "samples_per_insert=4", "error_buffer (now 8)"]),
+        (RATIO, shard(blocked="inserts"), ["blocks the actors", "samples_per_insert=4", "error_buffer (now 8)"]),
+        (RATIO, shard(error="no answer"), ["Shard 0 doesn't answer (no answer)", "logs/replay-0.log"]),
+    ],
+)
+def test_advice_names_the_table_the_role_and_the_field(replay: ReplaySpec, state: RunState, words: list[str]) -> None:
+    (line,) = advise(state, replay)
+    for word in words:
+        assert word in line
+
+
+def test_advice_blames_no_table_that_blocks_nobody() -> None:
+    (line,) = advise(shard(), RATIO)
+    assert "No limiter blocks anybody" in line
+
+
+def test_roles_that_said_nothing_are_named() -> None:
+    roles = (RoleRecord(name="actor-0", time=5.0), RoleRecord(name="learner-0"))
+    assert first_words_missing(RunState(roles=roles)) == "no record from learner-0 yet"
+    assert first_words_missing(RunState(roles=roles[:1])) == ""
+    assert "learner-0" in " ".join(advise(RunState(roles=roles), RATIO))
+
+
+def test_who_waits_for_whom() -> None:
+    state = dataclasses.replace(
+        shard(blocked="samples"),
+        learner_waiting=0.43,
+        actors_waiting=0.05,
+        roles=(
+            RoleRecord(name="actor-0", state="waiting: weights", time=100.0),
+            RoleRecord(name="actor-1", state="running", time=80.0),
+            RoleRecord(name="evaluator-0", state="running", time=10.0),  # speaks rarely
+        ),
+        learner_metrics={"loss/a": None, "loss/b": 1.0},
+        counts={"actor.items_lost": 3.0},
+    )
+    assert who_waits(state, 100.0) == (
+        "learner waits for data 43% of its time (samples blocked at shard 0)",
+        "actor-0 is waiting: weights",
+        "actor-1 has said nothing for 20 s",
+        "3 items were lost on their way to replay",
+        "loss/a is not a finite number",
+    )
+    assert who_waits(RunState(), 100.0) == ()
+
+
+def evaluation(mean: float, episodes: int = 20) -> Evaluation:
+    return Evaluation(elapsed=1, environment_steps=61_440, learner_steps=9, version=9, mean=mean, episodes=episodes)
+
+
+@pytest.mark.parametrize(
+    ("run", "state", "evaluations", "reason"),
+    [
+        ({}, RunState(environment_steps=10**9, learner_steps=10**9, elapsed=1e9), [evaluation(1e9)], ""),
+        ({"environment_steps": 100}, RunState(environment_steps=99), [], ""),
+        ({"environment_steps": 100}, RunState(environment_steps=104), [], "100 environment steps reached (104 done)"),
+        ({"learner_steps": 5}, RunState(learner_steps=5), [], "5 learner steps reached (5 done)"),
+        ({"learner_steps": 5}, RunState(learner_steps=4, environment_steps=10), [], ""),
+        ({"seconds": 90.0}, RunState(elapsed=90.5), [], "90 seconds are over"),
+        ({"seconds": 90.0}, RunState(elapsed=89.0), [], ""),
+        (
+            {"target_return": 475.0},
+            RunState(),
+            [evaluation(470.0), evaluation(498.24)],
+            "target return 475 reached: 498.2 over 20 episodes at 61,440 environment steps",
+        ),
+        ({"target_return": 475.0}, RunState(), [evaluation(474.9)], ""),
+        ({"target_return": 475.0}, RunState(), [evaluation(500.0, episodes=19)], ""),
+        ({"target_return": -5.0}, RunState(), [evaluation(-4.0)],
+         "target return -5 reached: -4.0 over 20 episodes at 61,440 environment steps"),
+    ],
+)  # fmt: skip
+def test_a_run_ends_at_its_limits(run: dict[str, Any], state: RunState, evaluations: Any, reason: str) -> None:
+    assert end_reason(state, limits_of(RunConfig(**run)), evaluations, episodes=20) == reason
