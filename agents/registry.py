@@ -1,6 +1,43 @@
 """Agents by name. An agent from outside is named by its import path instead, e.g. "my_package.my_module:make_agent"."""
 
+import difflib
+import importlib
+from collections.abc import Callable
+from typing import Any
+
 MAKERS = {
     "apex_dqn": "agents.apex_dqn.agent:make_agent",
     "impala": "agents.impala.agent:make_agent",
 }
+
+
+def resolve(agent: str) -> Callable[..., Any]:
+    """The function make_agent(config, environment) of a registered name or an import path. Imports its module.
+
+    Raises:
+        ValueError: an unknown name, or a path that leads to no function; names the nearest ones.
+    """
+    path = MAKERS.get(agent, agent)
+    module_name, colon, function_name = path.partition(":")
+    if not colon:
+        near = difflib.get_close_matches(agent, MAKERS, n=2)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(
+            f"agent={agent!r} is not one of {', '.join(MAKERS)}, and no import path either.{hint} An agent of your own "
+            "is named as agent=my_package.my_module:make_agent."
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise  # a module that the agent itself imports is missing
+        raise ValueError(
+            f"agent={agent!r}: there is no module {error.name!r} on the import path. Run the command where "
+            f"{module_name.split('.')[0]} can be imported, e.g. with PYTHONPATH=. or after installing it."
+        ) from error
+    made = getattr(module, function_name, None)
+    if not callable(made):
+        near = difflib.get_close_matches(function_name, vars(module), n=2)
+        hint = f" Did you mean {' or '.join(near)}?" if near else ""
+        raise ValueError(f"agent={agent!r}: {module_name} has no function {function_name!r}.{hint}")
+    return made  # type: ignore[no-any-return]

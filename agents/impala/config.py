@@ -1,0 +1,24 @@
+"""The numbers of IMPALA."""
+
+import dataclasses
+
+from agents.names import NetworkName, OptimizerName
+from replay.spec import ReplaySpec
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ImpalaConfig:
+    """Defaults are Espeholt et al. (2018), table D.1 where they are given there; small tasks want others."""
+
+    replay: ReplaySpec = ReplaySpec(queue=True, trace=20, n_step=1, period=20, max_size=64)
+    network: NetworkName = "mlp"
+    hidden_sizes: tuple[int, ...] = (64, 64)  # dense layers; a CNN takes the last
+    discount: float = 0.99
+    reward_clip: float = 0.0  # rewards are clipped to [-clip, clip]; 0: not
+    baseline_cost: float = 0.5
+    entropy_cost: float = 0.01
+    clip_rho: float = 1.0  # bound of the importance ratio in the targets and the policy gradient
+    optimizer: OptimizerName = "adam"
+    learning_rate: float = 0.0006
+    epsilon: float = 1e-5  # of the optimiser
+    max_gradient_norm: float = 40.0
