@@ -1,0 +1,159 @@
+"""Experiments to begin with: each a function, and each number one that differs from its default."""
+
+import difflib
+from collections.abc import Callable
+
+from agents.apex_dqn.config import ApexConfig
+from agents.impala.config import ImpalaConfig
+from configs.experiment import (
+    EnvironmentConfig,
+    EvaluatorConfig,
+    Experiment,
+    LearnerConfig,
+    RunConfig,
+    TopologyConfig,
+)
+from replay.spec import ReplaySpec
+
+
+def apex_cartpole() -> Experiment:
+    """Ape-X DQN balances a pole, from prioritized replay."""
+    return Experiment(
+        name="apex_cartpole",
+        agent="apex_dqn",
+        agent_config=_apex_small(),
+        environment=EnvironmentConfig(name="CartPole-v1", per_actor=8),
+        learner=LearnerConfig(batch_size=64),
+        run=RunConfig(target_return=475.0),  # "solved", as Gym has it
+    )
+
+
+def apex_catch() -> Experiment:
+    """Ape-X DQN catches a falling ball on a 10 x 5 board."""
+    return Experiment(
+        name="apex_catch",
+        agent="apex_dqn",
+        agent_config=_apex_small(),
+        environment=EnvironmentConfig(name="Catch-v0", per_actor=8),
+        learner=LearnerConfig(batch_size=64),
+        run=RunConfig(target_return=0.95),  # of 1
+    )
+
+
+def apex_pong() -> Experiment:
+    """Ape-X DQN plays Pong from pixels; each frame is stored once."""
+    return Experiment(
+        name="apex_pong",
+        agent="apex_dqn",
+        agent_config=ApexConfig(
+            replay=ReplaySpec(
+                trace=1,
+                n_step=3,
+                period=1,
+                sampler="prioritized",
+                max_size=200_000,
+                min_size=10_000,
+                samples_per_insert=4.0,
+                error_buffer=20_000.0,
+            ),
+            network="small_cnn",
+            hidden_sizes=(256,),
+            head_size=128,
+            reward_clip=1.0,
+            optimizer="adam",
+            learning_rate=1e-4,
+            epsilon=1e-6,
+        ),
+        environment=EnvironmentConfig(name="Pong-v5", per_actor=16),
+        learner=LearnerConfig(batch_size=128, samples_in_flight=256),
+        evaluator=EvaluatorConfig(episodes=4, pause=30.0),
+        run=RunConfig(target_return=18.0),  # of 21
+    )
+
+
+def impala_cartpole() -> Experiment:
+    """IMPALA balances a pole; each sequence is used once."""
+    return Experiment(
+        name="impala_cartpole",
+        agent="impala",
+        agent_config=_impala_small(),
+        environment=EnvironmentConfig(name="CartPole-v1", per_actor=8),
+        learner=LearnerConfig(batch_size=16),
+        run=RunConfig(target_return=475.0),
+    )
+
+
+def impala_catch() -> Experiment:
+    """IMPALA catches a falling ball on a 10 x 5 board."""
+    return Experiment(
+        name="impala_catch",
+        agent="impala",
+        agent_config=_impala_small(),
+        environment=EnvironmentConfig(name="Catch-v0", per_actor=8),
+        learner=LearnerConfig(batch_size=16),
+        run=RunConfig(target_return=0.95),
+    )
+
+
+def impala_pong() -> Experiment:
+    """IMPALA plays Pong from pixels; each sequence is used once."""
+    return Experiment(
+        name="impala_pong",
+        agent="impala",
+        agent_config=ImpalaConfig(network="small_cnn", hidden_sizes=(256,), reward_clip=1.0),
+        environment=EnvironmentConfig(name="Pong-v5", per_actor=16),
+        topology=TopologyConfig(shards=1),
+        learner=LearnerConfig(batch_size=32),
+        evaluator=EvaluatorConfig(episodes=4, pause=30.0),
+        run=RunConfig(target_return=18.0),
+    )
+
+
+PRESETS: dict[str, Callable[[], Experiment]] = {
+    make.__name__: make for make in (apex_cartpole, apex_catch, apex_pong, impala_cartpole, impala_catch, impala_pong)
+}
+
+
+def preset(name: str) -> Experiment:
+    """The preset of that name.
+
+    Raises:
+        ValueError: there is none; names the nearest ones.
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=2)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise ValueError(f"config={name!r} is no preset. {hint}There are: {', '.join(PRESETS)}.")
+    return PRESETS[name]()
+
+
+def describe_presets() -> dict[str, str]:
+    """Name -> what it is, in a line."""
+    return {name: (make.__doc__ or "").splitlines()[0] for name, make in PRESETS.items()}
+
+
+def _apex_small() -> ApexConfig:
+    """For observations of a few numbers and episodes of some hundred steps."""
+    return ApexConfig(
+        replay=ReplaySpec(
+            trace=1,
+            n_step=3,
+            period=1,
+            sampler="prioritized",
+            max_size=50_000,
+            min_size=1_000,
+            samples_per_insert=8.0,  # else two actors leave the learner far behind
+            error_buffer=4_000.0,
+        ),
+        hidden_sizes=(128,),
+        importance_steps=20_000,
+        target_period=250,
+        optimizer="adam",
+        learning_rate=5e-4,
+        epsilon=1e-6,
+    )
+
+
+def _impala_small() -> ImpalaConfig:
+    """For observations of a few numbers and episodes of some hundred steps."""
+    return ImpalaConfig(learning_rate=1e-3)
