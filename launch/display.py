@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -30,20 +30,14 @@ class Process(Protocol):
 
 
 class Display:
-    """Shows a run until it is closed, from a thread of its own; then says in a few lines how it ended.
+    """Shows a run until it is closed, in a thread of its own; then says in a few lines how it ended.
 
     Reads the run's status.json, which the monitor replaces once a second.
     """
 
-    def __init__(
-        self,
-        run_directory: Path,
-        preset: str,
-        processes: Callable[[], Mapping[str, Process]] = dict,
-        console: Console | None = None,
-    ) -> None:
-        """`processes` gives the launcher's view of each role by name ("actor-3"); it is asked anew for each picture."""
-        self._directory, self._preset, self._processes = RunDirectory(run_directory), preset, processes
+    def __init__(self, run_directory: Path, preset: str, console: Console | None = None) -> None:
+        self._directory, self._preset = RunDirectory(run_directory), preset
+        self._processes: Mapping[str, Process] = {}
         self._console = console or Console()
         self._began = time.time()
         self._report: RunStatus | None = None
@@ -52,13 +46,18 @@ class Display:
         self._thread = threading.Thread(target=self._run, name="display", daemon=True)
 
     def __enter__(self) -> "Display":
-        self._thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def update(self, processes: Mapping[str, Process]) -> None:
+        """Tells how the processes are, by name ("actor-3"); the first time begins the view. Returns at once."""
+        self._processes = processes
+        if self._thread.ident is None:
+            self._thread.start()
 
     def close(self, reason: str = "") -> None:
         """Ends the view and prints the summary. `reason` is why the run ended, where the monitor doesn't know."""
@@ -98,7 +97,7 @@ class Display:
             self._report,
             self._directory.path,
             self._preset,
-            self._processes(),
+            self._processes,
             time.time(),
             self._began,
             width=self._console.width,
@@ -111,7 +110,7 @@ class Display:
         said: tuple[str, ...] = ()
         while not self._stop.wait(PLAIN_PERIOD):
             self._look()
-            print(plain_line(self._report, self._processes(), time.time() - self._began, self._trouble),
+            print(plain_line(self._report, self._processes, time.time() - self._began, self._trouble),
                   file=self._console.file, flush=True)  # fmt: skip
             advice = self._report.advice if self._report else ()
             for line in advice if advice != said else ():

@@ -5,14 +5,14 @@ import json
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import logging
-from tensorboardX import SummaryWriter
 
 from launch.curve import Curve, draw_curve
+from launch.event_file import EventFile
 from launch.run_directory import RunDirectory, to_json, write_atomically
 from launch.run_state import Evaluation, RunState, RunStatus
 
@@ -21,8 +21,8 @@ DRAWING_SHARE = 0.05  # of the time at most goes into drawing, on whatever machi
 
 
 class RunFiles:
-    """Appends to a run's files. A disk that fails is complained about and doesn't end the run; the state in memory
-    goes on, so status.json is right again once there is space.
+    """Appends to a run's files. A disk that fails is complained about and doesn't end the run: the lines of that time
+    are missing, and the totals, which are kept in memory, are right again once there is space.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -31,35 +31,48 @@ class RunFiles:
         Raises:
             OSError: they can't be written; the message names run.directory.
         """
+        self._directory = directory
+        self._complain_at = 0.0
+        self._torn = False  # the last line may have been cut off
         try:
             directory.path.mkdir(parents=True, exist_ok=True)  # on a cluster nobody else makes it
             _end_last_line(directory.metrics)
-            self._lines = directory.metrics.open("a")
-            self._events = SummaryWriter(str(directory.tensorboard), flush_secs=5)
+            self._lines = directory.metrics.open("ab", buffering=0)  # what a buffer can't get rid of, it tries again
+            self._events = EventFile(directory.tensorboard)
         except OSError as error:
             raise OSError(error.errno, _explain(directory.path, error)) from error
-        self._directory = directory
-        self._complain_at = 0.0
 
     def write(self, report: RunStatus, returns: Sequence[float], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
         """Appends one second's numbers and replaces the status; gives back the line of metrics.jsonl."""
         row = row_of(report, returns, evaluations)
-        try:
-            self._lines.write(to_json(row) + "\n")
-            self._lines.flush()
-            write_atomically(self._directory.status, to_json(dataclasses.asdict(report)))
-            for tag, value, step in scalars_of(report.state, returns, evaluations):
-                self._events.add_scalar(tag, value, step, walltime=report.time)
-        except OSError as error:
-            if time.monotonic() >= self._complain_at:
-                self._complain_at = time.monotonic() + COMPLAINT_PERIOD
-                logging.error("%s", _explain(self._directory.path, error))
+        for write in (
+            lambda: self._write_line(row),
+            lambda: write_atomically(self._directory.status, to_json(dataclasses.asdict(report))),
+            lambda: self._events.write(report.time, scalars_of(report.state, returns, evaluations)),
+        ):
+            self._try(write)
         return row
 
     def close(self) -> None:
         """Flushes everything."""
         self._lines.close()
-        self._events.close()
+        self._try(self._events.close)
+
+    def _write_line(self, row: Mapping[str, Any]) -> None:
+        line = ("\n" if self._torn else "").encode() + to_json(row).encode() + b"\n"
+        self._torn = True
+        while line:
+            line = line[self._lines.write(line) :]
+        self._torn = False
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Does it, or says every 10 s at most why it can't be done."""
+        try:
+            write()
+        except OSError as error:
+            if time.monotonic() >= self._complain_at:
+                self._complain_at = time.monotonic() + COMPLAINT_PERIOD
+                logging.error("%s", _explain(self._directory.path, error))
 
 
 def row_of(report: RunStatus, returns: Sequence[float], evaluations: Sequence[Evaluation]) -> dict[str, Any]:
@@ -83,31 +96,29 @@ def row_of(report: RunStatus, returns: Sequence[float], evaluations: Sequence[Ev
 
 def scalars_of(
     state: RunState, returns: Sequence[float], evaluations: Sequence[Evaluation]
-) -> Iterator[tuple[str, float, int]]:
-    """TensorBoard's (tag, value, x). A tag's first part says what x is."""
-    by_steps: dict[str, float | None] = {
-        "return/training": state.training_return if returns else None,
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """TensorBoard's values by tag, at each x. A tag's first part says what x is."""
+    training = state.training_return if returns else None
+    by_steps = {
+        "return/training": training,
         "speed/environment_steps_per_second": state.environment_steps_per_second,
         "speed/learner_steps_per_second": state.learner_steps_per_second,
         "waiting/learner": state.learner_waiting,
         "waiting/actors": state.actors_waiting,
         **{f"replay_fill/shard_{shard.index}": shard.size / shard.max_size for shard in state.shards if shard.max_size},
     }
-    by_learner_steps = {
-        "return/training": by_steps["return/training"],
-        "policy_lag": state.policy_lag,
-        **state.learner_metrics,
-    }
-    for prefix, values, step in (
-        ("by_environment_steps", by_steps, state.environment_steps),
-        ("by_learner_steps", by_learner_steps, state.learner_steps),
-    ):
-        for name, value in values.items():
-            if value is not None and math.isfinite(value):
-                yield f"{prefix}/{name}", value, step
+    yield state.environment_steps, _tags("by_environment_steps", by_steps)
+    by_learner_steps = {"return/training": training, "policy_lag": state.policy_lag, **state.learner_metrics}
+    yield state.learner_steps, _tags("by_learner_steps", by_learner_steps)
     for evaluation in evaluations:
-        yield "by_environment_steps/return/evaluation", evaluation.mean, evaluation.environment_steps
-        yield "by_learner_steps/return/evaluation", evaluation.mean, evaluation.version
+        mean = {"return/evaluation": evaluation.mean}
+        yield evaluation.environment_steps, _tags("by_environment_steps", mean)
+        yield evaluation.version, _tags("by_learner_steps", mean)
+
+
+def _tags(prefix: str, values: Mapping[str, float | None]) -> dict[str, float]:
+    """The values that are numbers, each under its tag."""
+    return {f"{prefix}/{name}": value for name, value in values.items() if value is not None and math.isfinite(value)}
 
 
 def read_rows(path: Path) -> Iterator[Mapping[str, Any]]:
@@ -154,8 +165,8 @@ class CurveDrawer:
         began = time.monotonic()
         try:
             draw_curve(curve, title, self._path, self._target)
-        except Exception:  # a run doesn't end for a picture
-            logging.exception("The learning curve could not be drawn")
+        except Exception as error:  # a run doesn't end for a picture
+            logging.error("The learning curve could not be drawn: %s", error, exc_info=not isinstance(error, OSError))
         now = time.monotonic()
         self._next = now + max(self._period, (now - began) / DRAWING_SHARE)
 
@@ -171,6 +182,6 @@ def _end_last_line(path: Path) -> None:
 
 def _explain(path: Path, error: OSError) -> str:
     return (
-        f"can't write into the run's folder {path}: {error.strerror} ({error.filename}). Free some space or permit "
+        f"can't write into the run's folder {path}: {error}. Free some space or permit "
         "writing there, or set run.directory to another folder."
     )

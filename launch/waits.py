@@ -1,5 +1,6 @@
 """Who waits for whom, in words, and what to change when nothing moves. Pure."""
 
+import math
 from collections.abc import Sequence
 
 from launch.run_state import RunState, ShardStatus
@@ -28,7 +29,11 @@ def who_waits(state: RunState, now: float) -> tuple[str, ...]:
     lost = state.counts.get("actor.items_lost", 0)
     if lost:
         lines.append(f"{lost:,.0f} items were lost on their way to replay")
-    lines.extend(f"{name} is not a finite number" for name, value in state.learner_metrics.items() if value is None)
+    lines.extend(
+        f"{name} is not a finite number"
+        for name, value in state.learner_metrics.items()
+        if value is None or not math.isfinite(value)
+    )
     return tuple(lines)
 
 
@@ -51,7 +56,7 @@ def advise(state: RunState, replay: ReplaySpec) -> tuple[str, ...]:
     lines = [_of_shard(shard, replay, len(state.shards)) for shard in state.shards]
     missing = first_words_missing(state)
     if missing:
-        lines.append(f"{missing}: see logs/ROLE-INDEX.log in the run's folder for why it doesn't start.")
+        lines.append(f"There is {missing}: see logs/ROLE-INDEX.log in the run's folder for why it doesn't start.")
     found = tuple(dict.fromkeys(line for line in lines if line))
     return found or ("No limiter blocks anybody: look at the states of the roles, and into logs/ for the slow one.",)
 

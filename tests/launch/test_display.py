@@ -126,7 +126,8 @@ def test_a_pipe_gets_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("FORCE_COLOR", "1")
     run = RunDirectory(tmp_path)
     out = io.StringIO()
-    with display.Display(tmp_path, "impala-cartpole", lambda: {"actor-0": Process("starting")}, Console(file=out)):
+    with display.Display(tmp_path, "impala-cartpole", Console(file=out)) as shown:
+        shown.update({"actor-0": Process("starting")})
         wait_for(out, "waiting for the monitor's first status (actor-0 starting)")
         write_atomically(run.status, to_json(dataclasses.asdict(STATUS)))
         wait_for(out, "61,440 (2,010/s)")
@@ -155,6 +156,7 @@ from launch.display import Display
 light = [name for name in ("jax", "tensorflow", "reverb", "numpy", "matplotlib") if name in sys.modules]
 display = Display(Path(sys.argv[1]), "impala-cartpole")
 with display:
+    display.update({})
     time.sleep(1.5)
 print("loaded:", light)
 """

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import threading
 import time
@@ -238,6 +239,30 @@ def test_a_shard_that_is_gone_is_shown_and_holds_nobody_up(directory: RunDirecto
     watched.wait_for(lambda later: later.time > report.time + 2)  # it still looks
     watched.end()
     server.stop()
+
+
+def test_a_standstill_is_explained(
+    directory: RunDirectory,
+    addresses: tuple[str, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(monitor, "STALL", 1.0)
+    monkeypatch.setattr(monitor, "PATIENCE", 1.0)
+    caplog.set_level(logging.INFO, logger="absl")
+    watched = Watched(make_assignment(directory, addresses))
+    watched.say("actor", 0, environment_steps=8)
+    report = watched.wait_for(lambda report: report.state.environment_steps == 8 and len(report.advice) > 2)
+    monkeypatch.setattr(monitor, "STALL", 1e9)  # so that no new advice comes before this thread has looked
+    watched.say("actor", 0, environment_steps=16)
+    watched.wait_for(lambda report: report.state.environment_steps == 16 and not report.advice)  # control: it moved
+    watched.end()
+    # Each shard holds none of the 5 items that the first sample needs, and nothing was heard of the others.
+    assert "Table trajectories of shard 0 blocks the learner: it holds 0 items" in report.advice[0]
+    assert "agent_config.replay.min_size=10 over 2 shards" in report.advice[0]
+    assert "no record from actor-1, learner-0, evaluator-0 yet" in report.advice[2]
+    assert "Waiting: no record from" in caplog.text
+    assert "Nothing has moved for" in caplog.text
 
 
 def test_an_unwritable_folder_names_the_field(tmp_path: Path, addresses: tuple[str, ...]) -> None:

@@ -1,6 +1,7 @@
 """What is said of who waits, and when a run ends."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_who_waits_for_whom() -> None:
             RoleRecord(name="actor-1", state="running", time=80.0),
             RoleRecord(name="evaluator-0", state="running", time=10.0),  # speaks rarely
         ),
-        learner_metrics={"loss/a": None, "loss/b": 1.0},
+        learner_metrics={"loss/a": None, "loss/b": 1.0, "loss/c": math.nan},
         counts={"actor.items_lost": 3.0},
     )
     assert who_waits(state, 100.0) == (
@@ -71,6 +72,7 @@ def test_who_waits_for_whom() -> None:
         "actor-1 has said nothing for 20 s",
         "3 items were lost on their way to replay",
         "loss/a is not a finite number",
+        "loss/c is not a finite number",
     )
     assert who_waits(RunState(), 100.0) == ()
 
