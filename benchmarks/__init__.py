@@ -1,0 +1,1 @@
+"""Measurements, as ratios of two sides in one run."""

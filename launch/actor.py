@@ -1,0 +1,140 @@
+"""The CPU actor: steps its environments with the newest weights and writes what happens into replay."""
+
+import threading
+import time
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from agents.agent import ActorOutput, Fleet, TimeStep
+from launch.assembly import Parts, assemble, key_of
+from launch.environments.factory import make_environments
+from launch.environments.protocol import Environments
+from launch.roles import Assignment
+from replay.metrics import MetricsWriter
+from replay.steps import Steps, Tree
+from replay.variables import VariableFetcher
+from replay.writer import ReplayWriter
+
+ACTOR_STREAM = 1  # sets the actors' random numbers apart from the learner's and the evaluator's
+PATIENCE = 10.0  # seconds between two words on what is waited for
+
+
+def run(assignment: Assignment, stop: threading.Event) -> str:
+    """Acts until `stop` is set."""
+    experiment = assignment.experiment
+    parts = assemble(experiment)
+    addresses = assignment.addresses
+    own_shard = assignment.index % len(addresses)
+    metrics = MetricsWriter(addresses, assignment.role, assignment.index)
+    fetcher = VariableFetcher(addresses[own_shard], parts.params_structure())
+    writer = ReplayWriter(
+        addresses,
+        parts.layout,
+        parts.agent.replay,
+        experiment.environment.per_actor,
+        initial_priorities=parts.agent.initial_priorities,
+        start=own_shard,
+        items_in_flight=experiment.actor.items_in_flight,
+        items_per_shard=experiment.actor.items_per_shard,
+        stop=stop,
+    )
+    environments = make_environments(
+        experiment.environment,
+        experiment.environment.per_actor,
+        (experiment.run.seed, ACTOR_STREAM, assignment.index),
+    )
+    try:
+        fetcher.start()
+        metrics.write({"state": f"waiting: weights from {addresses[own_shard]}"})
+        if wait_for_weights(fetcher, addresses[own_shard], stop):
+            _act(assignment, parts, environments, fetcher, writer, metrics, stop)
+    finally:
+        metrics.write({"state": "stopping"})
+        writer.close(timeout_s=2.0)
+        logging.info("Wrote %s", writer.counts)
+        environments.close()
+        fetcher.close()
+        metrics.close(timeout=1.0)
+    return ""
+
+
+def wait_for_weights(fetcher: VariableFetcher, address: str, stop: threading.Event) -> bool:
+    """Waits for the first weights, saying so every 10 s. False if stopped before they came."""
+    while not fetcher.wait(PATIENCE, stop):
+        if stop.is_set():
+            return False
+        logging.info("Waiting for the first weights from the shard at %s. Is the learner running?", address)
+    return True
+
+
+def _act(
+    assignment: Assignment,
+    parts: Parts,
+    environments: Environments,
+    fetcher: VariableFetcher,
+    writer: ReplayWriter,
+    metrics: MetricsWriter,
+    stop: threading.Event,
+) -> None:
+    experiment = assignment.experiment
+    fleet = Fleet(assignment.index, experiment.topology.actors, environments.num)
+    state = jax.jit(parts.agent.init_actor, static_argnums=1)(
+        key_of(experiment.run.seed, ACTOR_STREAM, assignment.index), fleet
+    )
+    act = jax.jit(parts.agent.act)
+    stored_state = parts.agent.stored_state
+    params, version = None, np.zeros(environments.num, np.int32)
+    timestep = environments.reset()
+    steps, report_at = 0, 0.0
+    while not stop.is_set():
+        newest = fetcher.newest()
+        if newest is not None:
+            params = jax.device_put(newest[0])
+            version = np.full(environments.num, newest[1], np.int32)
+        memory = () if stored_state is None else stored_state(state)
+        output, state = act(params, state, timestep)
+        following = environments.step(np.asarray(output.action))
+        writer.append(row_of(timestep, output, following, version), jax.tree.map(np.asarray, memory))
+        steps += int(np.count_nonzero(~following.first))
+        timestep = following
+        now = time.monotonic()
+        if now >= report_at:
+            report_at = now + experiment.actor.report_period
+            metrics.write(_report(steps, environments, fetcher, writer, int(version[0])))
+
+
+def row_of(timestep: TimeStep, output: ActorOutput, following: TimeStep, version: Any) -> Steps:
+    """The row of one step [B, ...]: what was seen and done, and what the following step says came of it."""
+    extras: dict[str, Tree] = {name: np.asarray(value) for name, value in output.extras.items()}
+    return Steps(
+        observation=timestep.observation,
+        action=np.asarray(output.action),
+        reward=following.reward,
+        first=timestep.first,
+        terminated=following.terminated,
+        truncated=following.truncated,
+        valid=~(timestep.terminated | timestep.truncated),
+        version=version,
+        extras=extras,
+    )
+
+
+def _report(
+    steps: int, environments: Environments, fetcher: VariableFetcher, writer: ReplayWriter, version: int
+) -> dict[str, Any]:
+    counts = writer.counts
+    return {
+        "state": "running",
+        "environment_steps": steps,
+        "episodes": [[episode.return_, episode.length] for episode in environments.episodes()],
+        "version": version,
+        "weights_age_s": fetcher.age_s,
+        "items_created": counts.items_created,
+        "items_unconfirmed": counts.items_unconfirmed,
+        "items_skipped": counts.items_skipped,
+        "items_lost": counts.items_lost,
+        "seconds_waiting": counts.seconds_waited,
+    }

@@ -1,0 +1,114 @@
+"""Launches a whole program on this machine: replay shards, actors, a learner, an evaluator and a monitor.
+
+python -m launch.local --config=apex_cartpole --set learner.batch_size=256 run.seed=1
+"""
+
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from absl import app, flags
+
+from configs.experiment import Experiment
+from launch import command_line
+from launch.display import Display
+from launch.processes import role_environment
+from launch.program import Outcome, run_program
+from launch.roles import Assignment
+from launch.run_directory import make_run_directory
+
+USAGE = (
+    "       --dry_run   print the program (nodes, tables, limits, memory) and check everything; start nothing",
+    "",
+    "Ends at run.target_return, run.environment_steps, run.learner_steps or run.seconds, or at Ctrl-C. The last lines",
+    "say what was reached and where the files are. Exit code 0: it reached its end; 130 or 143: it was stopped by a",
+    "signal; 1: a role failed, whose last words are at the end of the output; 2: the command line can't work.",
+)
+
+
+def assignments_of(experiment: Experiment, addresses: Sequence[str], run_directory: Path) -> list[Assignment]:
+    """Every process's part."""
+    topology = experiment.topology
+    counts = {
+        "replay": topology.shards,
+        "learner": 1,
+        "actor": topology.actors,
+        "evaluator": topology.evaluators,
+        "monitor": 1,
+    }
+    return [
+        Assignment(
+            role=role, index=index, experiment=experiment, addresses=tuple(addresses), run_directory=run_directory
+        )
+        for role, count in counts.items()
+        for index in range(count)
+    ]
+
+
+def environments_of(experiment: Experiment, assignments: Sequence[Assignment]) -> dict[str, Mapping[str, str]]:
+    """The environment variables of every process: only the learner may have more than one CPU thread."""
+    return {
+        each.name: role_environment(each.role, threads=experiment.learner.threads if each.role == "learner" else 1)
+        for each in assignments
+    }
+
+
+def free_addresses(count: int) -> list[str]:
+    """Loopback addresses with different ports that nobody listens on."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def run(experiment: Experiment) -> int:
+    """Runs the program to its end, shown in this terminal; the exit code."""
+    directory = make_run_directory(experiment)
+    assignments = assignments_of(experiment, free_addresses(experiment.topology.shards), directory.path.resolve())
+    with Display(directory.path, experiment.name) as display:
+        outcome = run_program(
+            assignments,
+            start=experiment.run.start,
+            environments=environments_of(experiment, assignments),
+            on_tick=display.update,
+        )
+        display.close(outcome.reason)
+    say_failure(outcome)
+    return outcome.code
+
+
+def say_failure(outcome: Outcome) -> None:
+    """What went wrong, the first cause last, where people look."""
+    for problem in outcome.problems:
+        print(problem, file=sys.stderr)
+    if outcome.failure:
+        print(outcome.failure, file=sys.stderr)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Checks, then runs."""
+    try:
+        experiment = command_line.experiment_of(flags.FLAGS.config, [*flags.FLAGS.set, *argv[1:]])
+        if flags.FLAGS.dry_run:
+            from launch import preflight  # loads JAX and TensorFlow, which takes seconds
+
+            print("\n".join(preflight.check(experiment).lines))
+            return 0
+        return run(experiment)
+    except (ValueError, ImportError, OSError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    if {"--help", "-h", "-help"} & set(sys.argv):
+        print(command_line.help_text("launch.local", __doc__, USAGE))
+        sys.exit(0)
+    command_line.define_flags()
+    flags.DEFINE_bool("dry_run", False, "Print the program and check everything; start nothing.")
+    app.run(main, flags_parser=command_line.parse)
