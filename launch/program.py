@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -22,6 +23,9 @@ from launch.supervisor import NODE_VARIABLES, supervise
 
 GRACE = 8.0  # seconds that roles have to stop in before they are killed
 HURRIED_GRACE = 1.5  # the same after a second Ctrl-C
+# Launchpad nodes for roles of one kind; further roles share them. A node costs 0.5 s of CPU time, most of it for the
+# import of Launchpad: a few are free while the warm process imports on another core, hundreds are not.
+NODES_PER_GROUP = 4
 TICK = 0.25  # seconds between two calls of on_tick
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -120,9 +124,8 @@ class _Program:
             )
             for each in assignments
         ]
-        # One node for all roles of a kind: a node costs 0.7 s of CPU time, most of it for importing Launchpad.
         roles = {each.name: each.role for each in assignments}
-        self.hub = Hub(requests, roles, nodes=roles, grace=grace)
+        self.hub = Hub(requests, roles, _share_nodes(assignments), grace)
         self._warm: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, psutil.Process] = {}
 
@@ -135,14 +138,15 @@ class _Program:
             with listener:
                 self._warm = warm.start(listener, modules, self._logs / "warm.log", {"PYTHONPATH": _python_path()})
         before = {child.pid for child in psutil.Process().children()}
+        nodes = list(dict.fromkeys(state.node for state in self.hub.states.values()))
         with _output_to(self._logs / "launchpad.log"):
-            nodes = list(dict.fromkeys(state.node for state in self.hub.states.values()))
             _launch_nodes(nodes, self.hub.address, address, variables)
-        started = sorted(
-            (child for child in psutil.Process().children() if child.pid not in before),
-            key=lambda child: child.create_time(),
-        )
-        self._nodes = dict(zip(nodes, started, strict=True))
+        for child in psutil.Process().children():
+            if child.pid not in before:
+                with contextlib.suppress(psutil.Error, StopIteration):  # it has ended already
+                    self._nodes[next(word for word in child.cmdline() if word in nodes)] = child
+        for node in set(nodes) - set(self._nodes):
+            self.hub.node_ended(node)
         self._signals.install()  # Launchpad's own would kill everything, the launcher included, after ten seconds
 
     def watch(self, on_tick: Callable[[Mapping[str, RoleState]], None] | None) -> None:
@@ -205,6 +209,11 @@ class _Program:
                 self.hub.node_ended(node)
 
 
+def _share_nodes(assignments: Sequence[Assignment]) -> dict[str, str]:
+    """The node that supervises each role, as Launchpad titles it: "actor/0" is the first of the group "actor"."""
+    return {each.name: f"{each.role}/{each.index % NODES_PER_GROUP}" for each in assignments}
+
+
 def _launch_nodes(nodes: Sequence[str], hub: str, warm_address: str, variables: Mapping[str, str]) -> None:
     # Imported late: it takes 0.7 s, in which the warm process already works.
     import launchpad
@@ -214,15 +223,17 @@ def _launch_nodes(nodes: Sequence[str], hub: str, warm_address: str, variables: 
         flags.FLAGS(sys.argv[:1])
     flags.FLAGS["lp_termination_notice_secs"].value = -1  # no time limit of its own
     program = launchpad.Program("antiphon")
-    for node in nodes:
-        program.add_node(launchpad.PyNode(supervise, node, hub, warm_address), label=node)
-    resource = PythonProcess(env=dict(variables))
-    launchpad.launch(
-        program,
-        launch_type="local_mp",
-        terminal="current_terminal",
-        local_resources=dict.fromkeys(nodes, resource),
-    )
+    for node in sorted(nodes, key=_group_and_index):
+        program.add_node(launchpad.PyNode(supervise, node, hub, warm_address), label=_group_and_index(node)[0])
+    resources = dict.fromkeys(program.groups, PythonProcess(env=dict(variables)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # it drops its Popen objects while their processes run
+        launchpad.launch(program, launch_type="local_mp", terminal="current_terminal", local_resources=resources)
+
+
+def _group_and_index(node: str) -> tuple[str, int]:
+    group, _, index = node.rpartition("/")
+    return group, int(index)
 
 
 @contextlib.contextmanager
