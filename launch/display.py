@@ -1,12 +1,15 @@
-"""The run in the launcher's terminal: a live view, or plain lines where there is none. Loads Rich and no more."""
+"""The run in the launcher's terminal: a live view, or plain lines where there is none. Loads no numeric library."""
 
+import contextlib
+import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
+from absl import logging
 from rich.console import Console, RenderableType
 from rich.live import Live
 
@@ -87,7 +90,10 @@ class Display:
 
     def _show_live(self) -> None:
         # Without its own refreshing thread: this one draws. Transient: the summary takes the view's place.
-        with Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop") as live:
+        with (
+            Live(console=self._console, auto_refresh=False, transient=True, vertical_overflow="crop") as live,
+            _log_above_the_view(),
+        ):
             while not self._stop.wait(LIVE_PERIOD):
                 self._look()
                 live.update(self._view(), refresh=True)
@@ -116,3 +122,17 @@ class Display:
             for line in advice if advice != said else ():
                 print(f"  nothing moves: {line}", file=self._console.file, flush=True)
             said = advice
+
+
+@contextlib.contextmanager
+def _log_above_the_view() -> Iterator[None]:
+    """Live takes sys.stderr over, so that what is written there appears above the view instead of breaking it. absl's
+    handler has kept the sys.stderr of before.
+    """
+    handler = logging.get_absl_handler().python_handler
+    before = handler.setStream(sys.stderr)
+    try:
+        yield
+    finally:
+        if before is not None:
+            handler.setStream(before)

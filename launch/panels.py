@@ -75,13 +75,14 @@ def make_view(
     trouble: str = "",
 ) -> RenderableType:
     """The whole view, at most `height` - 1 lines of `width` characters. `now`, `began` in seconds since the epoch."""
-    elapsed = now - began if report is None else (report.time if report.ended else now) - report.started
     header = Text(no_wrap=True, overflow="ellipsis")
-    header.append(preset, "bold").append(f"  {relative(run)}", "dim").append(f"  {duration(elapsed)}", "bold")
+    header.append(preset, "bold").append(f"  {relative(run)}", "dim")
     parts: list[RenderableType] = [header, Text("")]
     if report is None:
-        parts.append(Text(trouble or "waiting for the monitor's first status", "yellow"))
+        # A run's time is counted from its monitor's start, so what came before is told apart from it.
+        parts.append(Text(trouble or f"starting for {duration(now - began)}: no status of the monitor yet", "yellow"))
     else:
+        header.append(f"  {duration((report.time if report.ended else now) - report.started)}", "bold")
         parts += [_numbers(report, width, ascii_only), Text(""), _shards(report.state.shards, width, ascii_only)]
         parts += _messages(report, now, trouble)
     lines_left = height - 2 - 8 - min(len(report.state.shards) if report else 0, 8) - (len(parts) - 3)
@@ -250,7 +251,7 @@ def plain_line(report: RunStatus | None, processes: Mapping[str, Any], elapsed: 
     """The same numbers on one line, for a file or a pipe."""
     if report is None:
         states = ", ".join(f"{name} {process.status}" for name, process in processes.items())
-        waiting = trouble or "waiting for the monitor's first status"
+        waiting = trouble or "starting: no status of the monitor yet"
         return f"[{duration(elapsed)}] {waiting}{f' ({states})' if states else ''}"
     state = report.state
     parts = [

@@ -110,7 +110,7 @@ def test_the_launcher_knows_best_whether_a_process_runs() -> None:
 def test_an_old_status_and_none_are_told_apart() -> None:
     assert "has written nothing for 12s" in "\n".join(render(dataclasses.replace(STATUS, time=NOW - 12)))
     assert "has written nothing" not in "\n".join(render(STATUS))
-    assert "waiting for the monitor's first status" in "\n".join(render(None))
+    assert "starting for 0:09: no status of the monitor yet" in "\n".join(render(None))
 
 
 def test_sparkline() -> None:
@@ -128,7 +128,7 @@ def test_a_pipe_gets_plain_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     out = io.StringIO()
     with display.Display(tmp_path, "impala-cartpole", Console(file=out)) as shown:
         shown.update({"actor-0": Process("starting")})
-        wait_for(out, "waiting for the monitor's first status (actor-0 starting)")
+        wait_for(out, "no status of the monitor yet (actor-0 starting)")
         write_atomically(run.status, to_json(dataclasses.asdict(STATUS)))
         wait_for(out, "61,440 (2,010/s)")
         ended = dataclasses.replace(STATUS, ended=True, reason="target return 475 reached", waits=())
@@ -151,13 +151,19 @@ def wait_for(out: io.StringIO, words: str) -> None:
 
 VIEWER = """
 import sys, time
+from absl import flags, logging
 from pathlib import Path
 from launch.display import Display
 light = [name for name in ("jax", "tensorflow", "reverb", "numpy", "matplotlib") if name in sys.modules]
 display = Display(Path(sys.argv[1]), "impala-cartpole")
+logging.use_absl_handler()
+flags.FLAGS([""])  # as the launcher does: absl's handler now keeps the stderr it began with
 with display:
     display.update({})
     time.sleep(1.5)
+    logging.warning("a word of the launcher")
+    time.sleep(1.5)
+logging.warning("a word after it")
 print("loaded:", light)
 """
 
@@ -183,6 +189,10 @@ def test_a_terminal_gets_a_live_view_and_the_launcher_stays_light(tmp_path: Path
     assert "61,440" in text
     assert text.index("impala-cartpole: stopped") > text.rindex("policy lag")
     assert "loaded: []" in text
+    # A log line goes to the start of a cleared line, and the whole view is drawn again below it.
+    assert re.search(r"\x1b\[2K[^\n]*a word of the launcher", text)
+    assert "policy lag" in text[text.index("a word of the launcher") :]
+    assert "a word after it" in text
 
 
 def test_the_summary_says_where_the_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
