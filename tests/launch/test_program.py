@@ -228,8 +228,9 @@ def test_a_second_interrupt_hurries(tmp_path, mark):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["warm", "spawn"])
-def test_roles_compute_and_nodes_load_no_framework(tmp_path, mark, start):
+def test_roles_compute_and_nodes_load_no_framework(tmp_path, mark, start, monkeypatch):
     """The one test with the full imports: several forks of one process each run Reverb and JAX."""
+    monkeypatch.delenv("XLA_FLAGS")  # the tests' own asks for several devices
     plays = ["replay=computing", "actor=computing", "monitor=computing"]
     two = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     frameworks = ("jaxlib", "_pywrap_tensorflow", "libtensorflow_cc")
