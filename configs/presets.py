@@ -145,11 +145,11 @@ def _apex_small() -> ApexConfig:
             samples_per_insert=8.0,  # else two actors leave the learner far behind
             error_buffer=4_000.0,
         ),
-        hidden_sizes=(128,),
+        hidden_sizes=(128, 128),
         importance_steps=20_000,
-        target_period=250,
+        target_period=100,
         optimizer="adam",
-        learning_rate=5e-4,
+        learning_rate=1e-3,
         epsilon=1e-6,
     )
 
