@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from replay.device_unpack import unpack_on_device
 from replay.fields import Field, extras_fields, observation_fields, pack_dtype, state_fields
 from replay.frames import rebuild_stacks
 from replay.spec import ArraySpec, EnvironmentSpec, ReplaySpec
@@ -131,11 +132,14 @@ class Layout:
         return arrays
 
     def assemble(self, arrays: Mapping[str, Any]) -> tuple[Steps, Tree]:
-        """The steps and states of a batch, from unpack()'s arrays. Made to be traced by jax.jit.
+        """The steps and states of a batch, from unpack()'s arrays or raw columns. Made to be traced by jax.jit.
 
         Returns:
             Steps [L, N, ...], time-major, stacks rebuilt; and the states [N, ...], () if none are stored.
         """
+        if ROWS in arrays:
+            frames = {leaf.name: arrays[leaf.name] for leaf in self.frames}
+            arrays = unpack_on_device(self, arrays[ROWS], frames, arrays.get(STATE))
         values = {field.name: jnp.swapaxes(jnp.asarray(arrays[field.name]), 0, 1) for field in self.fields}
         for leaf in self.frames:
             values["observation" + leaf.name.removeprefix(FRAMES)] = self._stacks(arrays, leaf)
