@@ -11,11 +11,12 @@ import numpy as np
 import reverb
 from absl import logging
 
-from replay.patience import Patience
+from replay.background import Patience, Threads
 from replay.tables import TRAJECTORIES
 
 ndarray = np.ndarray[Any, Any]
 RETRY_S = 1.0
+NOTHING = object()
 SHOWN = 5  # bad priorities that a log line names
 
 
@@ -36,10 +37,9 @@ class PriorityUpdater:
         self._incoming = _Mailbox(capacity)
         self._invalid = 0
         self._unreadable = 0
-        self._busy = False  # a batch is between the mailboxes
         self._senders = [_Sender(address, capacity) for address in addresses]
-        self._router = threading.Thread(target=self._route, name="priorities", daemon=True)
-        self._router.start()
+        self._router = Threads(self._incoming.close)
+        self._router.start(self._route, "priorities")
 
     def update(self, shard: ndarray, key: ndarray, priority: Any) -> None:
         """Hands over new priorities, all [B]; never waits, not for `priority` to be computed either.
@@ -51,6 +51,7 @@ class PriorityUpdater:
         """
         self._incoming.put((shard, key, priority), len(key))
 
+    @property
     def counts(self) -> PriorityCounts:
         """What became of the priorities so far."""
         return PriorityCounts(
@@ -62,15 +63,18 @@ class PriorityUpdater:
     def close(self, timeout: float) -> None:
         """Sends what is there within `timeout` seconds; counts the rest as dropped."""
         deadline = time.monotonic() + timeout
-        self._incoming.close()
-        self._router.join(max(0.0, deadline - time.monotonic()))
+        self._router.end(timeout)
         for sender in self._senders:
             sender.box.close()
         for sender in self._senders:
             sender.finish(max(0.0, deadline - time.monotonic()))
 
     def _route(self) -> None:
-        while (batch := self._incoming.get()) is not None:
+        while (batch := self._incoming.get(timeout_s=1.0)) is not None:
+            for sender in self._senders:
+                sender.watch()
+            if batch is NOTHING:
+                continue
             try:
                 shard, key, priority = (np.asarray(array) for array in batch)
                 self._split(shard, key, priority)
@@ -106,6 +110,7 @@ class _Mailbox:
         self.dropped = 0
 
     def put(self, item: Any, size: int) -> None:
+        """Adds `size` priorities."""
         with self._condition:
             if self._closed:
                 self.dropped += size
@@ -115,12 +120,13 @@ class _Mailbox:
             self._items.append((item, size))
             self._condition.notify()
 
-    def get(self) -> Any | None:
-        """The oldest; None when closed and empty."""
+    def get(self, timeout_s: float | None = None) -> Any | None:
+        """The oldest; None when closed and empty, NOTHING when none came in time."""
         with self._condition:
-            while not self._items and not self._closed:
-                self._condition.wait()
-            return self._items.popleft()[0] if self._items else None
+            self._condition.wait_for(lambda: self._items or self._closed, timeout_s)
+            if self._items:
+                return self._items.popleft()[0]
+            return None if self._closed else NOTHING
 
     def close(self) -> None:
         """Nothing goes in any more."""
@@ -146,25 +152,27 @@ class _Sender:
         self._abandoned = 0
         self._address = address
         self._patience = Patience(f"priorities to {address}")
-        self._thread = threading.Thread(target=self._run, name=f"priorities to {address}", daemon=True)
-        self._thread.start()
+        self._thread = Threads(self.box.close)
+        self._thread.start(self._run, f"priorities to {address}")
 
     @property
     def dropped(self) -> int:
-        dropped = self.box.dropped + self._refused + self._abandoned
+        """Priorities that were not sent."""
+        return self.box.dropped + self._refused + self._abandoned
+
+    def watch(self) -> None:
+        """Speaks for the thread while it is blocked in a call."""
         if self._sending:
             self._patience.waiting("the shard doesn't answer")
         else:
             self._patience.over()
-        return dropped
 
     def finish(self, timeout_s: float) -> None:
         """Waits for the closed mailbox to be sent; counts as dropped what is not."""
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
+        if not self._thread.end(timeout_s):
             self.box.clear()
             self._abandoned = self._sending
-            logging.warning("%s is left behind: the shard doesn't answer", self._thread.name)
+            logging.warning("priorities to %s: left behind, the shard doesn't answer", self._address)
 
     def _run(self) -> None:
         client = reverb.Client(self._address)
