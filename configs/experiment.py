@@ -66,7 +66,8 @@ class RunConfig:
     directory: str = "runs"  # a folder of its own is made in here
     environment_steps: int = 0  # ends after so many, all actors together; 0: no limit
     learner_steps: int = 0  # ends after so many; 0: no limit
-    target_return: float = float("inf")  # ends when an evaluation's mean return reaches it
+    target_return: float = float("inf")  # ends when the mean returns of evaluations reach it
+    target_evaluations: int = 3  # so many in a row must reach it: a single one may be luck
     seconds: float = 0.0  # ends after so many; 0: no limit
     seed: int = 0
     start: Literal["warm", "spawn"] = "warm"  # roles are forked from one warm process, or are plain interpreters

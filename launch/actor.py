@@ -29,7 +29,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     addresses = assignment.addresses
     own_shard = assignment.index % len(addresses)
     metrics = MetricsWriter(addresses, assignment.role, assignment.index)
-    fetcher = VariableFetcher(addresses[own_shard], parts.params_structure())
+    fetcher = VariableFetcher(addresses[own_shard], parts.params_structure(), period_s=experiment.actor.fetch_period)
     writer = ReplayWriter(
         addresses,
         parts.layout,

@@ -16,6 +16,8 @@ from launch.supervisor import Dismiss, Hello, Report, RoleStatus, Start, Stop
 
 # Roles whose end, with a reason, is the run's; any other role that ends before it is asked to has failed.
 ENDING_ROLES = ("learner", "monitor")
+# Checks before the others start; it ends without a text, or with what keeps the run from starting.
+GATE = "preflight"
 # Who is asked to stop after the others have stopped, or at the latest after this share of the grace period: the monitor
 # reads the last records, and the shards must be there for what actors and learner still have to deliver.
 STOP_AFTER = {"monitor": 0.5, "replay": 0.75}
@@ -64,9 +66,13 @@ class Hub:
     """The launcher's side of all supervisors."""
 
     def __init__(
-        self, requests: Sequence[RoleRequest], roles: Mapping[str, str], nodes: Mapping[str, str], grace: float
+        self,
+        requests: Sequence[RoleRequest],
+        roles: Mapping[str, str],
+        nodes: Mapping[str, str],
+        grace: float,
     ) -> None:
-        """All by role name, e.g. "actor-3".
+        """All by role name, e.g. "actor-3". Where there are roles of GATE, the others are started when these have ended.
 
         Args:
             requests: what to start.
@@ -81,6 +87,7 @@ class Hub:
             name: RoleState(name, roles[name], nodes[name], request.log, since=time.monotonic())
             for name, request in self._requests.items()
         }
+        self._started: set[str] = set()  # roles whose supervisors were told to start them
         self._channels: dict[Channel, str] = {}  # the node at the other end; "" before it has said so
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -166,15 +173,23 @@ class Hub:
         message = channel.receive()
         if isinstance(message, Hello):
             self._channels[channel] = message.node
-            for name, state in self.states.items():
-                if state.node == message.node and not state.exited:
-                    channel.send(Start(self._requests[name]))
+            self._start_roles()
         elif isinstance(message, Report):
             self._update(self.states[message.name], message)
         else:
             self._selector.unregister(channel)
             channel.close()
             self.node_ended(self._channels.pop(channel))
+
+    def _start_roles(self) -> None:
+        """Has all roles started whose nodes are there, those of GATE before any other."""
+        gate_open = all(state.exited for state in self.states.values() if state.role == GATE)
+        for channel, node in self._channels.items():
+            for name, state in self.states.items():
+                ready = state.node == node and not state.exited and (gate_open or state.role == GATE)
+                if ready and name not in self._started and not self.stopping:
+                    self._started.add(name)
+                    channel.send(Start(self._requests[name]))
 
     def _update(self, state: RoleState, report: Report) -> None:
         if report.status != "exited":
@@ -193,6 +208,11 @@ class Hub:
             self.problems.append(state.describe())
         elif state.code:
             self.fail(state.describe())
+        elif state.role == GATE:
+            if state.text:
+                self.fail(state.text)
+            else:
+                self._start_roles()
         elif not self.stopping:
             if state.role in ENDING_ROLES and state.text:
                 self.stop(state.text)
@@ -212,7 +232,7 @@ class Hub:
                 continue
             state.stop_asked = True
             channel = next((channel for channel, node in self._channels.items() if node == state.node), None)
-            if channel is None:  # its node isn't there yet, and will find nothing to start
+            if channel is None or state.name not in self._started:  # there is no process yet, and there will be none
                 self._exit(state, 0, "")
             else:
                 channel.send(Stop(state.name, left))

@@ -31,6 +31,7 @@ def assignments_of(experiment: Experiment, addresses: Sequence[str], run_directo
     """Every process's part."""
     topology = experiment.topology
     counts = {
+        "preflight": 1,  # ends before the others start
         "replay": topology.shards,
         "learner": 1,
         "actor": topology.actors,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from absl import logging
 
 from launch.aggregate import Aggregate
-from launch.ending import end_reason, limits_of
+from launch.ending import TargetWatch, end_reason, limits_of
 from launch.roles import Assignment
 from launch.run_directory import RunDirectory
 from launch.run_files import CurveDrawer, RunFiles, read_rows
@@ -48,9 +48,12 @@ class Monitor:
 
     def __init__(self, assignment: Assignment) -> None:
         experiment, topology = assignment.experiment, assignment.experiment.topology
-        self._preset, self._evaluation_episodes = experiment.name, experiment.evaluator.episodes
+        self._preset = experiment.name
         self._replay = experiment.agent_config.replay
         self._limits = limits_of(experiment.run)
+        self._target = TargetWatch(
+            self._limits.target_return, experiment.run.target_evaluations, experiment.evaluator.episodes
+        )
         directory = RunDirectory(assignment.run_directory)
         self._files = RunFiles(directory)
         earlier = _read_earlier(directory)
@@ -88,8 +91,9 @@ class Monitor:
         now = self._take_in(timeout=0.5 if ended else 1.0)
         state = self._aggregate.state(now)
         returns, evaluations = self._aggregate.take_news()
-        candidates = (*evaluations, *((state.evaluation,) if state.evaluation else ()))
-        reason = end_reason(state, self._limits, candidates, self._evaluation_episodes)
+        for evaluation in evaluations:
+            self._target.add(evaluation)
+        reason = self._target.reason or end_reason(state, self._limits)
         if not ended:
             self._watch(state, now)
         report = self._report(state, now, ended=ended or bool(reason), reason=reason)

@@ -2,17 +2,20 @@
 
 import dataclasses
 import shutil
+import threading
 from collections.abc import Sequence
 
 import jax
 import numpy as np
 import psutil
+from absl import logging
 
 from agents.agent import Fleet
 from agents.signatures import example_timestep, state_spec
 from configs.experiment import Experiment
 from launch.actor import row_of
 from launch.assembly import Parts, assemble, key_of
+from launch.roles import Assignment
 from replay.fields import check_rows
 from replay.tables import memory_of
 
@@ -24,6 +27,18 @@ class Preflight:
     """What a run will be, as lines for a person."""
 
     lines: tuple[str, ...]
+
+
+def run(assignment: Assignment, stop: threading.Event) -> str:
+    """The role that comes before all others: "" where the experiment can run, else what keeps it from that."""
+    try:
+        for line in check(assignment.experiment).lines:
+            logging.info("%s", line)
+        check_disk(disk_free(str(assignment.run_directory)), assignment.experiment.run.directory)
+    except (ValueError, TypeError, ImportError) as error:
+        logging.exception("This experiment can't run.")
+        return f"This experiment can't run. {type(error).__name__}: {error}"
+    return ""
 
 
 def check(experiment: Experiment) -> Preflight:

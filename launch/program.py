@@ -16,7 +16,7 @@ import psutil
 from absl import flags, logging
 
 from launch import warm
-from launch.hub import Hub, RoleState
+from launch.hub import GATE, Hub, RoleState
 from launch.processes import RoleRequest, listen, local_environment, role_environment, signal_name
 from launch.roles import FUNCTIONS, Assignment
 from launch.supervisor import NODE_VARIABLES, supervise
@@ -211,7 +211,8 @@ class _Program:
 
 def _share_nodes(assignments: Sequence[Assignment]) -> dict[str, str]:
     """The node that supervises each role, as Launchpad titles it: "actor/0" is the first of the group "actor"."""
-    return {each.name: f"{each.role}/{each.index % NODES_PER_GROUP}" for each in assignments}
+    groups = {each.name: "monitor" if each.role == GATE else each.role for each in assignments}  # a node costs 0.4 s
+    return {each.name: f"{groups[each.name]}/{each.index % NODES_PER_GROUP}" for each in assignments}
 
 
 def _launch_nodes(nodes: Sequence[str], hub: str, warm_address: str, variables: Mapping[str, str]) -> None:

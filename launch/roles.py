@@ -9,6 +9,7 @@ from configs.experiment import Experiment
 
 # Role name -> "module:function" of type RoleFunction. Named, not imported: a process loads only what its role needs.
 FUNCTIONS = {
+    "preflight": "launch.preflight:run",
     "replay": "launch.replay_shard:run",
     "actor": "launch.actor:run",
     "learner": "launch.learner:run",

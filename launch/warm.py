@@ -45,6 +45,7 @@ MODULES = (
     "launch.actor",
     "launch.evaluator",
     "launch.learner",
+    "launch.preflight",
     "launch.replay_shard",
 )
 GRACE = 5.0  # seconds from SIGTERM to SIGKILL for a role that nobody waits for any more

@@ -158,14 +158,16 @@ def test_records_of_all_shards_reach_every_file(directory: RunDirectory, address
 
 
 def test_a_target_ends_the_run_only_by_enough_episodes(directory: RunDirectory, addresses: tuple[str, ...]) -> None:
-    watched = Watched(make_assignment(directory, addresses, target_return=475.0))
+    watched = Watched(make_assignment(directory, addresses, target_return=475.0, target_evaluations=1))
     watched.say("actor", 0, environment_steps=61_440)
     watched.say("evaluator", 0, evaluation_return=500.0, evaluation_returns=[500.0] * 19, version=1)
     watched.wait_for(lambda report: report.state.evaluation is not None and report.state.environment_steps > 0)
     assert watched.reason is None  # control: 19 episodes are one too few
     watched.say("evaluator", 0, evaluation_return=498.25, evaluation_returns=[498.25] * 20, version=2)
     reason = watched.join()
-    assert reason == "target return 475 reached: 498.2 over 20 episodes at 61,440 environment steps"
+    assert reason == (
+        "target return 475 reached by an evaluation: at least 498.2 over 20 episodes each, at 61,440 environment steps"
+    )
     report = read_status(directory.status)
     assert report is not None
     assert (report.ended, report.reason) == (True, reason)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from configs.experiment import RunConfig
-from launch.ending import end_reason, limits_of
+from launch.ending import TargetWatch, end_reason, limits_of
 from launch.run_state import Evaluation, RoleRecord, RunState, ShardStatus
 from launch.waits import advise, first_words_missing, who_waits
 from replay.spec import ReplaySpec
@@ -77,31 +77,45 @@ def test_who_waits_for_whom() -> None:
     assert who_waits(RunState(), 100.0) == ()
 
 
-def evaluation(mean: float, episodes: int = 20) -> Evaluation:
-    return Evaluation(elapsed=1, environment_steps=61_440, learner_steps=9, version=9, mean=mean, episodes=episodes)
+def evaluation(mean: float, version: int, episodes: int = 20) -> Evaluation:
+    return Evaluation(
+        elapsed=1, environment_steps=61_440, learner_steps=9, version=version, mean=mean, episodes=episodes
+    )
 
 
 @pytest.mark.parametrize(
-    ("run", "state", "evaluations", "reason"),
+    ("run", "state", "reason"),
     [
-        ({}, RunState(environment_steps=10**9, learner_steps=10**9, elapsed=1e9), [evaluation(1e9)], ""),
-        ({"environment_steps": 100}, RunState(environment_steps=99), [], ""),
-        ({"environment_steps": 100}, RunState(environment_steps=104), [], "100 environment steps reached (104 done)"),
-        ({"learner_steps": 5}, RunState(learner_steps=5), [], "5 learner steps reached (5 done)"),
-        ({"learner_steps": 5}, RunState(learner_steps=4, environment_steps=10), [], ""),
-        ({"seconds": 90.0}, RunState(elapsed=90.5), [], "90 seconds are over"),
-        ({"seconds": 90.0}, RunState(elapsed=89.0), [], ""),
-        (
-            {"target_return": 475.0},
-            RunState(),
-            [evaluation(470.0), evaluation(498.24)],
-            "target return 475 reached: 498.2 over 20 episodes at 61,440 environment steps",
-        ),
-        ({"target_return": 475.0}, RunState(), [evaluation(474.9)], ""),
-        ({"target_return": 475.0}, RunState(), [evaluation(500.0, episodes=19)], ""),
-        ({"target_return": -5.0}, RunState(), [evaluation(-4.0)],
-         "target return -5 reached: -4.0 over 20 episodes at 61,440 environment steps"),
+        ({}, RunState(environment_steps=10**9, learner_steps=10**9, elapsed=1e9), ""),
+        ({"environment_steps": 100}, RunState(environment_steps=99), ""),
+        ({"environment_steps": 100}, RunState(environment_steps=104), "100 environment steps reached (104 done)"),
+        ({"learner_steps": 5}, RunState(learner_steps=5), "5 learner steps reached (5 done)"),
+        ({"learner_steps": 5}, RunState(learner_steps=4, environment_steps=10), ""),
+        ({"seconds": 90.0}, RunState(elapsed=90.5), "90 seconds are over"),
+        ({"seconds": 90.0}, RunState(elapsed=89.0), ""),
     ],
-)  # fmt: skip
-def test_a_run_ends_at_its_limits(run: dict[str, Any], state: RunState, evaluations: Any, reason: str) -> None:
-    assert end_reason(state, limits_of(RunConfig(**run)), evaluations, episodes=20) == reason
+)
+def test_a_run_ends_at_its_limits(run: dict[str, Any], state: RunState, reason: str) -> None:
+    assert end_reason(state, limits_of(RunConfig(**run))) == reason
+
+
+def watch(*evaluations: Evaluation, target: float | None = 475.0) -> str:
+    target_watch = TargetWatch(target, needed=2, episodes=20)
+    for each in evaluations:
+        target_watch.add(each)
+    return target_watch.reason
+
+
+def test_a_target_ends_the_run_when_it_is_held() -> None:
+    assert watch(evaluation(470.0, 8), evaluation(498.24, 9), evaluation(480.0, 10)) == (
+        "target return 475 reached by 2 evaluations in a row: at least 480.0 over 20 episodes each, at 61,440 "
+        "environment steps"
+    )
+    assert watch(evaluation(-4.0, 1), evaluation(-3.0, 2), target=-5.0)
+
+
+def test_a_lucky_evaluation_does_not() -> None:
+    assert not watch(evaluation(500.0, 12), evaluation(24.6, 216), evaluation(500.0, 300))
+    assert not watch(evaluation(500.0, 12), evaluation(500.0, 12))  # the same weights again
+    assert not watch(evaluation(500.0, 12), evaluation(500.0, 13, episodes=19))
+    assert not watch(evaluation(500.0, 12), evaluation(500.0, 13), target=None)
