@@ -1,7 +1,7 @@
 """The fields of a row by name, checked when a layout is made and when rows are first appended."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -96,6 +96,19 @@ def named_arrays(layout: "Layout", row: Steps) -> dict[str, Any]:
         arrays[f"frames{key}" if f"frames{key}" in stacked else f"observation{key}"] = value
     arrays.update({f"extras/{name}": value for name, value in row.extras.items()})
     return arrays
+
+
+def make_reader(layout: "Layout") -> Callable[[Steps], list[Any]]:
+    """A quick named_arrays(): a row's arrays in the order of the layout's fields, then of its stacked leaves."""
+    places: list[tuple[int, str | None]] = []  # index in Steps, and the key if it is a dict there
+    for field in (*layout.fields, *layout.frames):
+        name, _, key = _shown(field.name).partition("/")
+        places.append((Steps._fields.index(name), key or None))
+
+    def read(row: Steps) -> list[Any]:
+        return [row[index] if key is None else row[index][key] for index, key in places]
+
+    return read
 
 
 def check_rows(layout: "Layout", row: Steps, state: Tree, environments: int) -> None:

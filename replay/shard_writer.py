@@ -10,8 +10,8 @@ import reverb
 from absl import logging
 
 from replay.layout import STATE, Layout
+from replay.tables import TRAJECTORIES
 
-TABLE = "trajectories"
 BYTES_IN_FLIGHT = 64 * 2**20  # of new data that one shard may have unconfirmed; more would only wait in memory
 CONNECT_TIMEOUT = 0.3  # seconds a shard's port has to answer
 INFO_TIMEOUT = 2  # whole seconds a server that answers has to tell its tables
@@ -67,10 +67,10 @@ class ShardWriter:
         try:
             self._client = self._client or reverb.Client(self.address)
             info = self._client.server_info(timeout=INFO_TIMEOUT)  # caches the signature: else the next call may block
-            if TABLE not in info:
+            if TRAJECTORIES not in info:
                 raise ValueError(
-                    f"The replay shard at {self.address} has no table {TABLE!r}, only {sorted(info)}. Is it another "
-                    f"server? Check the addresses."
+                    f"The replay shard at {self.address} has no table {TRAJECTORIES!r}, only {sorted(info)}. Is it "
+                    f"another server? Check the addresses."
                 )
             self._writer = self._client.trajectory_writer(num_keep_alive_refs=self._environments * self._layout.units)
         except (reverb.errors.ReverbError, RuntimeError) as error:
@@ -98,7 +98,7 @@ class ShardWriter:
         history = self._history or self._writer.history
         self._history = history
         item = {name: history[name][back] for name, back in self._columns.items()}
-        self._writer.create_item(TABLE, priority, item)
+        self._writer.create_item(TRAJECTORIES, priority, item)
         self.created += 1
         self.unconfirmed += 1
 

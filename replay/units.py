@@ -1,6 +1,6 @@
 """The rows of an actor's environments, gathered into the units that are appended to replay."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,38 +29,37 @@ class UnitBuffer:
             self._columns[leaf.name] = np.zeros((*shape, *frames), leaf.dtype)
         if layout.state:
             self._columns[STATE] = self._states.view(np.uint8).reshape(*shape, layout.state_dtype.itemsize)
-        self._fields = [(field.name, self._rows[field.name]) for field in layout.fields]
-        self._leaves = [(leaf.name, self._columns[leaf.name], leaf.shape[0]) for leaf in layout.frames]
+        self._fields = [self._rows[field.name] for field in layout.fields]
+        self._is_valid = [field.name for field in layout.fields].index("valid")
+        self._leaves = [(self._columns[leaf.name], leaf.shape[0]) for leaf in layout.frames]
         self._sequence = np.zeros((layout.spec.sequence_length, environments), layout.row_dtype)
         self._valid = np.zeros((layout.spec.sequence_length, environments), bool)
         self.rows = 0  # appended to each environment
         self.units = 0  # complete ones
         self._filled = 0  # rows in the unit that is filling
 
-    def append(self, row: Mapping[str, ndarray], states: list[ndarray]) -> int:
-        """Takes one row [B, ...] of every environment, by the names of the layout's fields.
+    def append(self, row: Sequence[ndarray], states: Sequence[ndarray]) -> int:
+        """Takes one row [B, ...] of every environment, in the order of make_reader().
 
         Returns:
             How many units are complete now that weren't before.
         """
         layout, before, position = self._layout, self.units, self._filled
+        stacks = row[len(self._fields) :]
         if layout.context and not self.rows:
-            self._begin(row)
+            self._begin(stacks)
         slot = self.units % self._ring
-        for name, target in self._fields:
-            target[slot, :, position] = row[name]
-        self._valid[self.rows % len(self._valid)] = row["valid"]
+        for target, value in zip(self._fields, row):  # noqa: B905 - the stacks follow
+            target[slot, :, position] = value
+        self._valid[self.rows % len(self._valid)] = row[self._is_valid]
+        for (frames, depth), stack in zip(self._leaves, stacks, strict=True):
+            frames[slot, :, depth - 1 + position if layout.segmented else 0] = stack[:, -1]
         if not layout.segmented:
-            for name, frames, _ in self._leaves:
-                frames[slot, :, 0] = row[name][:, -1]
             self._keep_state(slot, states)
-        else:
-            for name, frames, depth in self._leaves:
-                frames[slot, :, depth - 1 + position] = row[name][:, -1]
-            if position == 0:
-                self._open_unit(slot, row, states)
-            elif position == layout.new_rows:
-                self._open_unit((slot + 1) % self._ring, row, states)
+        elif position == 0:
+            self._open_unit(slot, stacks, states)
+        elif position == layout.new_rows:
+            self._open_unit((slot + 1) % self._ring, stacks, states)
         self.rows += 1
         self._filled += 1
         if self._filled == layout.unit_rows:
@@ -103,14 +102,14 @@ class UnitBuffer:
         """Whether any row from `start` on is valid; it must be among the newest sequence's."""
         return bool(self._valid[np.arange(start, self.rows) % len(self._valid)].any())
 
-    def padding(self) -> tuple[dict[str, ndarray], list[ndarray]]:
+    def padding(self) -> tuple[list[ndarray], list[ndarray]]:
         """A row and states [B, ...] to fill sequences with: invalid, an episode of its own, zeros otherwise."""
         layout, environments = self._layout, self._rows.shape[1]
         fields = (*layout.fields, *layout.frames)
         row: dict[str, ndarray] = {field.name: np.zeros((environments, *field.shape), field.dtype) for field in fields}
         row["first"][:] = True
         row["version"][:] = self._rows["version"][next(self._copies(0))]
-        return row, [np.zeros((environments, *field.shape), field.dtype) for field in layout.state]
+        return list(row.values()), [np.zeros((environments, *field.shape), field.dtype) for field in layout.state]
 
     def cut(self) -> None:
         """Ends the streams at the last row, as a time limit would.
@@ -143,21 +142,21 @@ class UnitBuffer:
         if self.units and 0 <= index < self._layout.unit_rows:
             yield (self.units - 1) % self._ring, slice(None), index
 
-    def _begin(self, row: Mapping[str, ndarray]) -> None:
+    def _begin(self, stacks: Sequence[ndarray]) -> None:
         """The row layout's units before the first row: the older frames of its stack."""
         for back in range(self._layout.context, 0, -1):
-            for name, frames, depth in self._leaves:
+            for (frames, depth), stack in zip(self._leaves, stacks, strict=True):
                 if back < depth:
-                    frames[self.units % self._ring, :, 0] = row[name][:, depth - 1 - back]
+                    frames[self.units % self._ring, :, 0] = stack[:, depth - 1 - back]
             self.units += 1
 
-    def _open_unit(self, slot: int, row: Mapping[str, ndarray], states: list[ndarray]) -> None:
+    def _open_unit(self, slot: int, stacks: Sequence[ndarray], states: Sequence[ndarray]) -> None:
         """What a segment keeps of its first row alone: the older frames of its stack, and the state."""
-        for name, frames, depth in self._leaves:
-            frames[slot, :, :depth] = row[name]
+        for (frames, depth), stack in zip(self._leaves, stacks, strict=True):
+            frames[slot, :, :depth] = stack
         self._keep_state(slot, states)
 
-    def _keep_state(self, slot: int, states: list[ndarray]) -> None:
+    def _keep_state(self, slot: int, states: Sequence[ndarray]) -> None:
         for field, state in zip(self._layout.state, states, strict=True):
             self._states[field.name][slot] = state
 
@@ -166,7 +165,7 @@ class UnitBuffer:
         following = (slot + 1) % self._ring
         if layout.segmented:
             self._rows[following, :, : layout.overlap] = self._rows[slot, :, layout.new_rows :]
-            for _, frames, depth in self._leaves:
+            for frames, depth in self._leaves:
                 tail = frames[slot, :, depth + layout.new_rows :]  # after the row that opened the following unit
                 frames[following, :, depth : depth + tail.shape[1]] = tail
         self.units += 1

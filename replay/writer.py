@@ -9,7 +9,7 @@ from typing import Any
 import jax
 from absl import logging
 
-from replay.fields import check_rows, named_arrays
+from replay.fields import check_rows, make_reader
 from replay.layout import Layout
 from replay.shard_writer import ShardWriter, checked_priorities, describe, in_flight_bound
 from replay.spec import ReplaySpec
@@ -85,6 +85,7 @@ class ReplayWriter:
         self._layout, self._spec, self._environments = layout, spec, environments
         self._priorities = initial_priorities if spec.prioritized else None
         self._per_shard, self._stop = items_per_shard, stop or threading.Event()
+        self._read = make_reader(layout)
         self._buffer = UnitBuffer(layout, environments)
         bound = in_flight_bound(layout, items_in_flight)
         self._shards = [ShardWriter(address, layout, environments, bound) for address in addresses]
@@ -133,7 +134,7 @@ class ReplayWriter:
         if not self._checked:
             check_rows(self._layout, row, state, self._environments)
             self._checked = True
-        self._append(named_arrays(self._layout, row), jax.tree_util.tree_leaves(state))
+        self._append(self._read(row), jax.tree_util.tree_leaves(state) if self._layout.state else ())
         self._rows += 1
 
     def close(self, timeout_s: float) -> None:
@@ -164,7 +165,7 @@ class ReplayWriter:
         for shard in self._shards:
             shard.close()
 
-    def _append(self, row: dict[str, Any], states: list[Any]) -> None:
+    def _append(self, row: Sequence[Any], states: Sequence[Any]) -> None:
         first = self._buffer.units
         for unit in range(first, first + self._buffer.append(row, states)):
             if self._buffer.item_ends(unit):

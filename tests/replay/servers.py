@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import signal
-import socket
 import time
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -13,6 +12,7 @@ import reverb
 import tensorflow as tf
 
 from replay.layout import Layout
+from tests.ports import is_listening
 
 Signature = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
@@ -22,8 +22,9 @@ def make_table(signature: Signature, max_size: int = 1000, queue: bool = False) 
     specs = {name: tf.TensorSpec(shape, tf.as_dtype(dtype)) for name, (shape, dtype) in signature.items()}
     if queue:
         return reverb.Table.queue("trajectories", max_size, signature=specs)
-    fifo = reverb.selectors.Fifo()
-    return reverb.Table("trajectories", fifo, fifo, max_size, reverb.rate_limiters.MinSize(1), signature=specs)
+    # Two selectors: a table whose sampler is its remover stops for good at its first item.
+    sampler, remover, limiter = reverb.selectors.Fifo(), reverb.selectors.Fifo(), reverb.rate_limiters.MinSize(1)
+    return reverb.Table("trajectories", sampler, remover, max_size, limiter, signature=specs)
 
 
 def serve(port: int, signature: Signature, **options: Any) -> None:
@@ -34,12 +35,11 @@ def serve(port: int, signature: Signature, **options: Any) -> None:
 
 def start_process(port: int, layout: Layout, **options: Any) -> BaseProcess:
     """A server process that answers."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.replay.servers"])
+    context = multiprocessing.get_context("spawn")
     process = context.Process(target=serve, args=(port, layout.signature), kwargs=options, daemon=True)
     process.start()
     deadline = time.monotonic() + 60
-    while socket.socket().connect_ex(("127.0.0.1", port)):
+    while not is_listening(port):
         assert process.is_alive(), "the server ended"
         assert time.monotonic() < deadline, "the server doesn't answer"
         time.sleep(0.05)

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from replay.fields import check_rows, named_arrays
+from replay.fields import check_rows, make_reader
 from replay.layout import STATE as STATE_COLUMN
 from replay.layout import Layout, make_layout
 from replay.spec import ArraySpec, DiscreteAction, EnvironmentSpec, ReplaySpec
@@ -25,13 +25,11 @@ SPECS = {
 
 def read_back(layout: Layout, stream: Stream, environments: int) -> list[tuple[int, dict[str, Any]]]:
     """The items that a writer would make: where each starts, and its raw columns [B, ...]."""
-    buffer = UnitBuffer(layout, environments)
+    buffer, read = UnitBuffer(layout, environments), make_reader(layout)
     history: list[dict[str, Any]] = []
     items: list[tuple[int, dict[str, Any]]] = []
     for row, state in zip(stream.rows, stream.states, strict=True):
-        for unit in range(
-            buffer.units, buffer.units + buffer.append(named_arrays(layout, row), jax.tree.leaves(state))
-        ):
+        for unit in range(buffer.units, buffer.units + buffer.append(read(row), jax.tree.leaves(state))):
             columns = buffer.unit(unit)
             history.append({name: None if column is None else column.copy() for name, column in columns.items()})
             if not buffer.item_ends(unit):
@@ -52,7 +50,7 @@ def test_rows_come_back_as_they_were(name: str, observation: str):
     assert layout.segmented == (name.startswith(("one", "segments")) or (observation == "flat" and spec.period > 1))
     stream = random_stream(3, environment, 60, 3)
     items = read_back(layout, stream, 3)
-    length = spec.sequence_length
+    length, assemble = spec.sequence_length, jax.jit(layout.assemble)
     assert [start for start, _ in items] == list(range(0, 60 - length + 1, spec.period))
     for start, columns in items:
         for column, (shape, dtype) in layout.signature.items():
@@ -60,7 +58,7 @@ def test_rows_come_back_as_they_were(name: str, observation: str):
             assert columns[column].dtype == dtype
         arrays = layout.unpack(columns)
         assert all(array.flags.c_contiguous for array in arrays.values())
-        steps, state = jax.jit(layout.assemble)(arrays)
+        steps, state = assemble(arrays)
         for b in range(3):
             assert_steps_equal(map_rows(lambda leaf, b=b: leaf[:, b], steps), stream.sequence(b, start, length))
         jax.tree.map(np.testing.assert_array_equal, state, stream.states[start])
