@@ -1,0 +1,58 @@
+"""Runs the real program as a person would: its command, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+class Finished(NamedTuple):
+    """What a person is left with."""
+
+    code: int
+    output: str
+    directory: Path  # of the run
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The run's last status."""
+        content: dict[str, Any] = json.loads((self.directory / "status.json").read_text())
+        return content
+
+
+def command_line(config: str, directory: Path, *overrides: str, extra: tuple[str, ...] = ()) -> list[str]:
+    """The command that launches a preset into a directory."""
+    return [
+        sys.executable,
+        "-m",
+        "launch.local",
+        f"--config={config}",
+        *extra,
+        "--set",
+        f"run.directory={directory}",
+        *overrides,
+    ]
+
+
+def environment() -> dict[str, str]:
+    """A person's environment: without the devices that the tests' own process was given."""
+    return {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+
+
+def run_program(config: str, directory: Path, *overrides: str, timeout: float) -> Finished:
+    """Runs to the end. Fails the test, with all that was printed, if that takes longer than `timeout` seconds."""
+    done = subprocess.run(
+        command_line(config, directory, *overrides),
+        cwd=REPOSITORY,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return Finished(done.returncode, done.stdout, (directory / "latest").resolve())

@@ -1,0 +1,154 @@
+"""The command itself: what it prints, leaves and returns, in good and in bad ways to end."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from PIL import Image
+
+from configs.serialization import from_json
+from tests.launch.programs import REPOSITORY, command_line, environment, run_program
+
+FILES = ("config.json", "metrics.jsonl", "curve.png", "status.json", "tensorboard", "logs", "checkpoints")
+
+
+def say(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        list(arguments), cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted"),
+    [
+        (("learner.batchsize=3",), "Did you mean learner.batch_size?"),
+        (("learner.batch_size=many",), "learner.batch_size=many: got 'many', want int"),
+        (("agent=impalla",), "Did you mean impala"),
+        (("agent_config.replay.period=2",), "replay.period=2 must be <= trace=1"),
+    ],
+)
+def test_a_typo_is_answered_at_once(overrides: tuple[str, ...], wanted: str, tmp_path: Path) -> None:
+    done = say(*command_line("apex_cartpole", tmp_path, *overrides))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert wanted in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_preset_is_answered_with_the_nearest(tmp_path: Path) -> None:
+    done = say(*command_line("apex_cartpol", tmp_path))
+    assert done.returncode == 2
+    assert "Did you mean apex_cartpole" in done.stderr
+
+
+def test_help_lists_presets_and_documents_every_field() -> None:
+    command = command_line("apex_cartpole", Path("unused"))[:3]
+    done = say(*command, "--help")
+    assert done.returncode == 0
+    for wanted in ("impala_pong", "learner.batch_size=", "sequences", "--dry_run", "run.target_return=", "Exit code 0"):
+        assert wanted in done.stdout
+
+
+@pytest.mark.slow
+def test_dry_run_prints_the_program_and_starts_nothing(tmp_path: Path) -> None:
+    done = say(*command_line("apex_pong", tmp_path, extra=("--dry_run",)))
+    assert done.returncode == 0, done.stderr
+    for wanted in ("2 replay shards", "Pong-v5", "GiB", "max_size=100000", "4 rows"):
+        assert wanted in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_what_cannot_run_is_refused_before_any_role_starts(tmp_path: Path) -> None:
+    done = run_program("impala_cartpole", tmp_path, "environment.name=CartPole-v9", timeout=90)
+    assert done.code == 1
+    assert "CartPole-v1" in done.output
+    assert "environment.name" in done.output
+    assert not (done.directory / "logs" / "learner-0.log").exists()
+    assert (done.directory / "logs" / "preflight-0.log").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["warm", "spawn"])
+def test_a_run_leaves_its_files_and_says_where(start: str, tmp_path: Path) -> None:
+    done = run_program("impala_catch", tmp_path, "run.learner_steps=60", f"run.start={start}", timeout=150)
+    assert done.code == 0, done.output
+    assert "60 learner steps reached" in done.output
+    for name in FILES:
+        assert (done.directory / name).exists(), done.output
+    experiment = from_json((done.directory / "config.json").read_text())
+    assert (experiment.name, experiment.run.learner_steps, experiment.run.start) == ("impala_catch", 60, start)
+    assert [path.name for path in (done.directory / "checkpoints" / "learner").iterdir()] == ["60"]
+    rows = [json.loads(line) for line in (done.directory / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["learner_steps"] == 60
+    with Image.open(done.directory / "curve.png") as image:
+        assert image.size[0] > 500
+    assert "\x1b" not in done.output  # piped: no control characters
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
+    code, output, seconds = interrupt(tmp_path, lambda launcher: launcher.send_signal(signal.SIGINT))
+    assert code == 130, output
+    assert seconds < 15
+    assert "stopped by SIGINT" in output
+    assert "Traceback" not in output
+    directory = (tmp_path / "latest").resolve()
+    assert all((directory / name).exists() for name in FILES)
+    assert len(list((directory / "checkpoints" / "learner").iterdir())) == 1  # saved as it stopped
+
+
+@pytest.mark.slow
+def test_a_killed_role_ends_it_with_its_name(tmp_path: Path) -> None:
+    def kill_an_actor(launcher: psutil.Process) -> None:
+        status = json.loads((tmp_path / "latest" / "status.json").read_text())
+        log = (tmp_path / "latest" / "logs" / "actor-1.log").read_text()
+        assert status["state"]["environment_steps"] > 0
+        os.kill(int(log.split("actor-1 starts as process ")[1].split(".")[0]), signal.SIGKILL)
+
+    code, output, _ = interrupt(tmp_path, kill_an_actor)
+    assert code == 1, output
+    assert "actor-1 was killed by SIGKILL" in output.splitlines()[-1]
+
+
+def interrupt(directory: Path, act) -> tuple[int, str, float]:
+    """Starts a program, acts on it once it learns, and waits for its end: exit code, output, seconds that took."""
+    with open(directory.parent / f"{directory.name}.txt", "w+") as output:
+        process = subprocess.Popen(
+            command_line("impala_catch", directory, "run.target_return=2"), cwd=REPOSITORY, env=environment(),
+            stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        launcher = psutil.Process(process.pid)
+        try:
+            wait_for_learning(directory / "latest" / "status.json", process)
+            family = launcher.children(recursive=True)
+            act(launcher)
+            began = time.monotonic()
+            code = process.wait(timeout=40)
+            seconds = time.monotonic() - began
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        _, alive = psutil.wait_procs(family, timeout=10)
+        output.seek(0)
+        text = output.read()
+        assert not alive, text
+        return code, text, seconds
+
+
+def wait_for_learning(status: Path, process: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        assert process.poll() is None
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(status.read_text())["state"]["learner_steps"] > 20:
+                return
+        time.sleep(0.3)
+    raise TimeoutError("nothing was learned within 90 s")
