@@ -146,7 +146,10 @@ class _Loop:
             if self._steps % self._config.publish_period == 0:
                 self._publisher.publish(self._snapshot(self._state), self._steps)
             self._lags.append(self._steps - 1 - batch.version_mean)
-            if previous is not None:  # one update may be under way while the next batch is fetched, not more
+            if previous is None:
+                jax.block_until_ready(update.metrics)
+                logging.info("First learner step done, compiled in it.")
+            else:  # one update may be under way while the next batch is fetched, not more
                 jax.block_until_ready(previous.metrics)
             previous = update
             self._report(update)

@@ -1,0 +1,85 @@
+"""Runs the whole program for a measurement, and reads what it left."""
+
+import contextlib
+import datetime
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+class Running(NamedTuple):
+    """A program that runs."""
+
+    process: "subprocess.Popen[bytes]"
+    began: float  # time.time() at the command
+    directory: Path  # of the run
+
+    def log(self, role: str) -> str:
+        """What a role has logged so far, e.g. of "learner-0"."""
+        path = self.directory / "logs" / f"{role}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_for(self, role: str, words: str, seconds: float = 120.0) -> float:
+        """Seconds from the command to the first log line of a role that holds `words`."""
+        deadline = time.time() + seconds
+        while time.time() < deadline:
+            for line in self.log(role).splitlines():
+                if words in line:
+                    return _time_of(line) - self.began
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise RuntimeError(f"{role} did not say {words!r} within {seconds} s; its log: {self.directory / 'logs'}")
+
+    def status(self) -> dict[str, Any]:
+        """The newest status; {} before the first."""
+        with contextlib.suppress(OSError, ValueError):
+            content: dict[str, Any] = json.loads((self.directory / "status.json").read_text())
+            return content
+        return {}
+
+    def pids(self) -> dict[str, int]:
+        """Role name -> pid."""
+        found = {}
+        for path in sorted((self.directory / "logs").glob("*-*.log")):
+            match = re.search(r"starts as process (\d+)", path.read_text(errors="replace"))
+            if match:
+                found[path.stem] = int(match[1])
+        return found
+
+
+@contextlib.contextmanager
+def program(config: str, overrides: Sequence[str]) -> Iterator[Running]:
+    """Launches a preset as a person would, and ends it as Ctrl-C does."""
+    with tempfile.TemporaryDirectory() as parent:
+        command = [sys.executable, "-m", "launch.local", f"--config={config}", "--set", f"run.directory={parent}"]
+        began = time.time()
+        with open(os.path.join(parent, "output.txt"), "wb") as output:
+            process = subprocess.Popen([*command, *overrides], stdout=output, stderr=subprocess.STDOUT)
+        try:
+            while not (Path(parent) / "latest").exists():
+                if process.poll() is not None:
+                    raise RuntimeError((Path(parent) / "output.txt").read_text())
+                time.sleep(0.02)
+            yield Running(process, began, (Path(parent) / "latest").resolve())
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            process.wait(timeout=60)
+
+
+def _time_of(line: str) -> float:
+    """The time of a log line, e.g. "I1201 01:28:36.469759 ...", in seconds since the epoch."""
+    match = re.match(r"[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+)", line)
+    if match is None:
+        raise ValueError(f"no time in {line!r}")
+    year = datetime.datetime.now().year
+    return datetime.datetime.strptime(f"{year}-{match[1]}-{match[2]} {match[3]}", "%Y-%m-%d %H:%M:%S.%f").timestamp()
