@@ -13,3 +13,9 @@ def importance_weights(info: SampleInfo, exponent: Array | float) -> Array:
     """
     weight = info.correction * (info.items.astype(jnp.float32) * info.probability) ** -exponent
     return weight / jnp.max(weight)
+
+
+def anneal(step: Array, start: float, end: float, steps: int) -> Array:
+    """Linear from `start` at step 0 to `end` at `steps` and after. Scalar float32."""
+    progress = jnp.minimum(jnp.asarray(step, jnp.float32) / steps, 1.0)
+    return start + progress * (end - start)

@@ -3,4 +3,4 @@
 from typing import Literal
 
 NetworkName = Literal["mlp", "small_cnn", "nature_cnn", "impala_resnet"]
-OptimizerName = Literal["adam", "rmsprop"]
+OptimizerName = Literal["adam", "rmsprop", "centered_rmsprop"]

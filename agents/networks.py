@@ -1,18 +1,23 @@
-"""Networks that the agents share: torsos chosen by name, and heads."""
+"""Networks that the agents share: a torso chosen by name, and heads on it."""
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from typing_extensions import assert_never
 
 from agents.names import NetworkName
-from replay.spec import ArraySpec, EnvironmentSpec
+from replay.spec import ArraySpec, EnvironmentSpec, ObservationSpec
 from replay.steps import Array, Tree
 
 Result = TypeVar("Result")
+
+SMALL_IMAGE = 36  # pixels: below it the Atari networks' strides leave nothing of a side
+ATARI_2013 = ((16, 8, 4), (32, 4, 2))  # channels, kernel, stride; Mnih et al. (2013)
+ATARI_2015 = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # Mnih et al. (2015)
+MINATAR = ((16, 3, 1),)  # Young and Tian (2019)
 
 
 class PolicyValue(NamedTuple):
@@ -22,34 +27,17 @@ class PolicyValue(NamedTuple):
     value: Array  # [B] float32
 
 
-class MLP(nn.Module):
-    """Dense layers, each followed by a nonlinearity."""
-
-    sizes: Sequence[int]
-    activation: Callable[[Array], Array] = nn.relu
-
-    @nn.compact
-    def __call__(self, inputs: Array) -> Array:
-        """[B, ...] -> [B, sizes[-1]]."""
-        hidden = inputs.reshape(inputs.shape[0], -1)
-        for size in self.sizes:
-            hidden = self.activation(nn.Dense(size)(hidden))
-        return hidden
-
-
-class ConvTorso(nn.Module):
-    """Convolutions of (channels, kernel, stride), then a dense layer."""
+class Convolutions(nn.Module):
+    """Convolutions of (channels, kernel, stride), each followed by a relu."""
 
     layers: Sequence[tuple[int, int, int]]
-    size: int
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """[B, H, W, C] -> [B, size]."""
-        hidden = image
+        """[B, H, W, C] -> [B, H', W', C']."""
         for channels, kernel, stride in self.layers:
-            hidden = nn.relu(nn.Conv(channels, (kernel, kernel), (stride, stride), padding="VALID")(hidden))
-        return nn.relu(nn.Dense(self.size)(hidden.reshape(hidden.shape[0], -1)))
+            image = nn.relu(nn.Conv(channels, (kernel, kernel), (stride, stride), padding="VALID")(image))
+        return image
 
 
 class ResidualBlock(nn.Module):
@@ -64,20 +52,44 @@ class ResidualBlock(nn.Module):
         return inputs + nn.Conv(self.channels, (3, 3))(nn.relu(hidden))
 
 
-class ImpalaResNet(nn.Module):
-    """The large architecture of Espeholt et al. (2018), figure 3, right: 15 convolutions."""
+class ResNet(nn.Module):
+    """The convolutions of the large architecture of Espeholt et al. (2018), figure 3, right."""
 
     channels: Sequence[int] = (16, 32, 32)
-    size: int = 256
 
     @nn.compact
     def __call__(self, image: Array) -> Array:
-        """[B, H, W, C] -> [B, size]."""
-        hidden = image
+        """[B, H, W, C] -> [B, H / 8, W / 8, 32]."""
         for channels in self.channels:
-            hidden = nn.max_pool(nn.Conv(channels, (3, 3))(hidden), (3, 3), (2, 2), padding="SAME")
-            hidden = ResidualBlock(channels)(ResidualBlock(channels)(hidden))
-        return nn.relu(nn.Dense(self.size)(nn.relu(hidden).reshape(hidden.shape[0], -1)))
+            image = nn.max_pool(nn.Conv(channels, (3, 3))(image), (3, 3), (2, 2), padding="SAME")
+            image = ResidualBlock(channels)(ResidualBlock(channels)(image))
+        return nn.relu(image)
+
+
+class Torso(nn.Module):
+    """Takes observations as the environment shows them, and gives features. Made by make_torso(), which checks.
+
+    Of a dict the images go through convolutions of their own, and join the other leaves before the dense layers.
+    """
+
+    network: NetworkName
+    hidden_sizes: Sequence[int]
+    environment: EnvironmentSpec
+
+    @nn.compact
+    def __call__(self, observation: Tree) -> Array:
+        """[B, *obs] -> [B, hidden_sizes[-1]] float32."""
+        features = []
+        for name, spec in sorted(leaf_specs(self.environment.observation).items()):
+            leaf = scale(observation[name] if name else observation, spec)
+            if self.network != "mlp" and is_image(spec):
+                leaf = _convolutions(self.network, spec)(channels_last(leaf, spec))
+            features.append(leaf.reshape(leaf.shape[0], -1))
+        hidden = jnp.concatenate(features, axis=1)
+        activation = nn.tanh if self.network == "mlp" else nn.relu
+        for size in self.hidden_sizes:
+            hidden = activation(nn.Dense(size)(hidden))
+        return hidden
 
 
 class PolicyValueHead(nn.Module):
@@ -87,10 +99,10 @@ class PolicyValueHead(nn.Module):
     actions: int
 
     @nn.compact
-    def __call__(self, inputs: Array) -> PolicyValue:
-        """[B, ...] -> logits [B, A] and value [B]."""
-        hidden = self.torso(inputs)
-        # Small weights make the first policy nearly uniform, and the first values nearly zero.
+    def __call__(self, observation: Tree) -> PolicyValue:
+        """[B, *obs] -> logits [B, A] and value [B]."""
+        hidden = self.torso(observation)
+        # Small weights make the first policy nearly uniform.
         logits = nn.Dense(self.actions, kernel_init=nn.initializers.orthogonal(0.01))(hidden)
         value = nn.Dense(1, kernel_init=nn.initializers.orthogonal(1.0))(hidden)
         return PolicyValue(logits, value[:, 0])
@@ -104,52 +116,62 @@ class DuelingHead(nn.Module):
     size: int  # hidden units of each stream
 
     @nn.compact
-    def __call__(self, inputs: Array) -> Array:
-        """[B, ...] -> q [B, A]."""
-        hidden = self.torso(inputs)
+    def __call__(self, observation: Tree) -> Array:
+        """[B, *obs] -> q [B, A]."""
+        hidden = self.torso(observation)
         value = nn.Dense(1)(nn.relu(nn.Dense(self.size)(hidden)))
         advantage = nn.Dense(self.actions)(nn.relu(nn.Dense(self.size)(hidden)))
         return value + advantage - jnp.mean(advantage, axis=1, keepdims=True)
 
 
-def make_torso(network: NetworkName, hidden_sizes: Sequence[int], environment: EnvironmentSpec) -> nn.Module:
-    """The torso of a name; `hidden_sizes` are the dense layers, of which a CNN takes the last as its only one.
+def make_torso(network: NetworkName, hidden_sizes: Sequence[int], environment: EnvironmentSpec) -> Torso:
+    """The torso of a name, with dense layers of `hidden_sizes` at its end.
+
+    "small_cnn" has 16 and 32 channels (Mnih et al. 2013), or for images below 36 pixels one layer of 16 (Young and Tian
+    2019); "nature_cnn" is that of Mnih et al. (2015), "impala_resnet" the large one of Espeholt et al. (2018).
 
     Raises:
-        ValueError: a convolutional network for an observation that is no image.
+        ValueError: a convolutional network for an observation without an image, or for one that is too small.
     """
-    if network != "mlp":
-        spec = environment.observation
-        if not isinstance(spec, ArraySpec) or len(spec.shape) != 3:
-            raise ValueError(
-                f"agent_config.network={network!r} wants one image as observation, and this environment shows {spec}. "
-                "Set agent_config.network=mlp."
-            )
-    match network:
-        case "mlp":
-            return MLP(tuple(hidden_sizes), nn.tanh)
-        case "small_cnn":  # Mnih et al. (2013)
-            return ConvTorso(((16, 8, 4), (32, 4, 2)), hidden_sizes[-1])
-        case "nature_cnn":  # Mnih et al. (2015)
-            return ConvTorso(((32, 8, 4), (64, 4, 2), (64, 3, 1)), hidden_sizes[-1])
-        case "impala_resnet":
-            return ImpalaResNet(size=hidden_sizes[-1])
+    if not hidden_sizes or min(hidden_sizes) < 1:
+        raise ValueError(
+            f"agent_config.hidden_sizes={tuple(hidden_sizes)!r} must be one or more sizes, each at least 1. "
+            "Set agent_config.hidden_sizes=(64,)."
+        )
+    images = [spec for spec in leaf_specs(environment.observation).values() if is_image(spec)]
+    if network != "mlp" and not images:
+        raise ValueError(
+            f"agent_config.network={network!r} wants an image [stack, H, W] or [H, W, C] in the observation, and this "
+            f"environment shows {environment.observation}. Set agent_config.network=mlp."
+        )
+    small = [spec.shape for spec in images if min(_image_size(spec)) < SMALL_IMAGE]
+    if network == "nature_cnn" and small:
+        raise ValueError(
+            f"agent_config.network='nature_cnn' wants images of {SMALL_IMAGE} pixels a side or more, and this "
+            f"environment shows {small[0]}. Set agent_config.network=small_cnn."
+        )
+    return Torso(network, tuple(hidden_sizes), environment)
 
 
-def prepare(observation: Tree, environment: EnvironmentSpec) -> Array:
-    """The observation [B, *obs] as a network takes it: float32; frames scaled to 0..1 with the stack as last axis; the
-    leaves of a dict flattened and joined in the order of their names.
-    """
-    spec = environment.observation
-    if isinstance(spec, ArraySpec):
-        return _prepare_leaf(observation, spec)
-    leaves = [_prepare_leaf(observation[name], spec[name]) for name in sorted(spec)]
-    return jnp.concatenate([leaf.reshape(leaf.shape[0], -1) for leaf in leaves], axis=1)
+def leaf_specs(observation: ObservationSpec) -> Mapping[str, ArraySpec]:
+    """The observation's arrays by name; a single one is named ""."""
+    return {"": observation} if isinstance(observation, ArraySpec) else observation
 
 
-def _prepare_leaf(leaf: Array, spec: ArraySpec) -> Array:
-    if spec.stacked:
-        leaf = jnp.moveaxis(leaf, 1, -1)
+def is_image(spec: ArraySpec) -> bool:
+    """Whether an array can go through convolutions: [stack, H, W], [stack, H, W, C], [C, H, W] or [H, W, C]."""
+    return len(spec.shape) == 3 or (spec.stacked and len(spec.shape) == 4)
+
+
+def channels_last(image: Array, spec: ArraySpec) -> Array:
+    """[B, *spec.shape] -> [B, H, W, C]; what is stacked becomes channels. XLA's CPU convolutions want it so."""
+    if _channels_first(spec):
+        image = jnp.moveaxis(image, 1, 3)
+    return image.reshape(*image.shape[:3], -1)
+
+
+def scale(leaf: Array, spec: ArraySpec) -> Array:
+    """As float32; bytes come out within 0..1."""
     scaled = leaf.astype(jnp.float32)
     return scaled / 255.0 if spec.dtype == "uint8" else scaled
 
@@ -162,6 +184,23 @@ def over_time(function: Callable[[Tree], Result], inputs: Tree) -> Result:
     return result  # type: ignore[no-any-return]
 
 
-def count_weights(params: Any) -> int:
-    """How many numbers there are in a tree of weights."""
-    return sum(math.prod(leaf.shape) for leaf in jax.tree_util.tree_leaves(params))
+def _convolutions(network: NetworkName, spec: ArraySpec) -> nn.Module:
+    match network:
+        case "mlp":
+            raise AssertionError("an MLP has no convolutions")
+        case "small_cnn":
+            return Convolutions(ATARI_2013 if min(_image_size(spec)) >= SMALL_IMAGE else MINATAR)
+        case "nature_cnn":
+            return Convolutions(ATARI_2015)
+        case "impala_resnet":
+            return ResNet()
+        case _:
+            assert_never(network)
+
+
+def _channels_first(spec: ArraySpec) -> bool:
+    return spec.stacked or spec.shape[0] < min(spec.shape[1:])
+
+
+def _image_size(spec: ArraySpec) -> tuple[int, ...]:
+    return spec.shape[1:3] if _channels_first(spec) else spec.shape[:2]

@@ -1,6 +1,8 @@
 """IMPALA as an Agent record."""
 
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,13 +10,15 @@ import optax
 
 from agents.agent import ActorOutput, Agent, Fleet, Key, Params, TimeStep, Update
 from agents.impala.config import ImpalaConfig
-from agents.impala.loss import impala_loss
-from agents.networks import PolicyValue, PolicyValueHead, make_torso, over_time, prepare
+from agents.impala.loss import ImpalaLoss, impala_loss
+from agents.networks import PolicyValue, PolicyValueHead, make_torso, over_time
 from agents.optimizers import make_optimizer
-from agents.sequences import discounts_of, rewards_of
+from agents.sequences import discounts_of, rewards_of, transitions_of
 from agents.signatures import example_timestep
 from replay.spec import DiscreteAction, EnvironmentSpec
-from replay.steps import Batch, Tree
+from replay.steps import Array, Batch, Steps, Tree
+
+PolicyValueNetwork = Callable[[Params, Tree], PolicyValue]  # of observation [B, *obs]
 
 
 class ActorState(NamedTuple):
@@ -28,6 +32,7 @@ class LearnerState(NamedTuple):
 
     params: Params
     optimizer: optax.OptState
+    step: Array  # int32, updates done
 
 
 def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
@@ -38,59 +43,38 @@ def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
     """
     if not isinstance(environment.action, DiscreteAction):
         raise ValueError(
-            f"agent=impala chooses among discrete actions, and this environment takes {environment.action}."
+            f"agent=impala chooses among discrete actions, and this environment takes {environment.action}. "
+            "Set another environment.name, or another agent."
         )
-    if not config.replay.queue:
+    if not config.replay.queue or config.replay.n_step != 1 or config.replay.burn_in:
         raise ValueError(
-            "agent_config.replay.queue=False: IMPALA consumes each unroll once. Set agent_config.replay.queue=True."
+            f"agent_config.replay.queue={config.replay.queue}, n_step={config.replay.n_step}, "
+            f"burn_in={config.replay.burn_in}: IMPALA trains on each row once, with one more to bootstrap from. "
+            "Set agent_config.replay.queue=True agent_config.replay.n_step=1 agent_config.replay.burn_in=0."
         )
-    network = PolicyValueHead(make_torso(config.network, config.hidden_sizes, environment), environment.action.count)
-    optimizer = make_optimizer(config.optimizer, config.learning_rate, config.epsilon, config.max_gradient_norm)
-
-    def apply(params: Params, observation: Tree) -> PolicyValue:
-        output: PolicyValue = network.apply(params, prepare(observation, environment))
-        return output
+    torso = make_torso(config.network, config.hidden_sizes, environment)
+    network = PolicyValueHead(torso, environment.action.count)
+    optimizer = make_optimizer(
+        config.optimizer, config.learning_rate, config.epsilon, config.max_gradient_norm, config.rmsprop_decay
+    )
 
     def init_actor(key: Key, fleet: Fleet) -> ActorState:
+        del fleet  # all actors follow the same policy
         return ActorState(key)
 
     def act(params: Params, state: ActorState, timestep: TimeStep) -> tuple[ActorOutput, ActorState]:
         key, sample_key = jax.random.split(state.key)
-        logits = apply(params, timestep.observation).logits
+        logits = network.apply(params, timestep.observation).logits
         action = jax.random.categorical(sample_key, logits).astype(jnp.int32)
         return ActorOutput(action, {"logits": logits}), ActorState(key)
 
     def act_greedily(params: Params, state: ActorState, timestep: TimeStep) -> tuple[ActorOutput, ActorState]:
-        logits = apply(params, timestep.observation).logits
+        logits = network.apply(params, timestep.observation).logits
         return ActorOutput(jnp.argmax(logits, axis=1).astype(jnp.int32), {"logits": logits}), state
 
     def init_learner(key: Key) -> LearnerState:
-        example = prepare(example_timestep(environment, 1).observation, environment)
-        params = network.init(key, example)
-        return LearnerState(params, optimizer.init(params))
-
-    def loss(params: Params, batch: Batch) -> tuple[Any, Any]:
-        outputs = over_time(lambda observation: apply(params, observation), batch.steps.observation)
-        rows = jax.tree.map(lambda leaf: leaf[:-1], batch.steps)
-        parts = impala_loss(
-            outputs.logits[:-1],
-            outputs.value,
-            rows.extras["logits"],
-            rows.action,
-            rewards_of(rows, config.reward_clip),
-            discounts_of(rows, config.discount),
-            rows.valid,
-            clip_rho=config.clip_rho,
-            baseline_cost=config.baseline_cost,
-            entropy_cost=config.entropy_cost,
-        )
-        return parts.total, parts
-
-    def update(state: LearnerState, batch: Batch) -> tuple[LearnerState, Update]:
-        gradient, parts = jax.grad(loss, has_aux=True)(state.params, batch)
-        change, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-        metrics = {**parts._asdict(), "gradient_norm": optax.global_norm(gradient)}
-        return LearnerState(optax.apply_updates(state.params, change), optimizer_state), Update(metrics, None)
+        params = network.init(key, example_timestep(environment, 1).observation)
+        return LearnerState(params, optimizer.init(params), jnp.zeros((), jnp.int32))
 
     return Agent(
         replay=config.replay,
@@ -98,6 +82,42 @@ def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
         act=act,
         act_greedily=act_greedily,
         init_learner=init_learner,
-        update=update,
+        update=functools.partial(_update, config, network.apply, optimizer),
         actor_params=lambda state: state.params,
     )
+
+
+def _update(
+    config: ImpalaConfig,
+    network: PolicyValueNetwork,
+    optimizer: optax.GradientTransformation,
+    state: LearnerState,
+    batch: Batch,
+) -> tuple[LearnerState, Update]:
+    loss = functools.partial(batch_loss, network=network, config=config)
+    gradient, parts = jax.grad(loss, has_aux=True)(state.params, batch.steps)
+    change, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
+    metrics = {**parts._asdict(), "gradient_norm": optax.global_norm(gradient)}
+    params = optax.apply_updates(state.params, change)
+    return LearnerState(params, optimizer_state, state.step + 1), Update(metrics, None)
+
+
+def batch_loss(
+    params: Params, steps: Steps, *, network: PolicyValueNetwork, config: ImpalaConfig
+) -> tuple[Array, ImpalaLoss]:
+    """The loss of the rows [L, B] of a batch, and its parts."""
+    outputs = over_time(functools.partial(network, params), steps.observation)
+    rows = transitions_of(steps)
+    parts = impala_loss(
+        outputs.logits[:-1],
+        outputs.value,
+        rows.extras["logits"],
+        rows.action,
+        rewards_of(rows, config.reward_clip),
+        discounts_of(rows, config.discount),
+        rows.valid,
+        clip_rho=config.clip_rho,
+        baseline_cost=config.baseline_cost,
+        entropy_cost=config.entropy_cost,
+    )
+    return parts.total, parts

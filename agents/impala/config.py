@@ -12,7 +12,7 @@ class ImpalaConfig:
 
     replay: ReplaySpec = ReplaySpec(queue=True, trace=20, n_step=1, period=20, max_size=64)
     network: NetworkName = "mlp"
-    hidden_sizes: tuple[int, ...] = (64, 64)  # dense layers; a CNN takes the last
+    hidden_sizes: tuple[int, ...] = (64, 64)  # dense layers of the torso
     discount: float = 0.99
     reward_clip: float = 0.0  # rewards are clipped to [-clip, clip]; 0: not
     baseline_cost: float = 0.5
@@ -20,5 +20,6 @@ class ImpalaConfig:
     clip_rho: float = 1.0  # bound of the importance ratio in the targets and the policy gradient
     optimizer: OptimizerName = "adam"
     learning_rate: float = 0.0006
-    epsilon: float = 1e-5  # of the optimiser
-    max_gradient_norm: float = 40.0
+    rmsprop_decay: float = 0.99
+    epsilon: float = 1e-5  # of the optimiser; the paper's RMSProp: 0.1, for a summed loss
+    max_gradient_norm: float = 40.0  # of the mean loss; the paper clips the gradient of a sum at 40

@@ -49,7 +49,7 @@ def impala_loss(
         entropy_cost: weight of the policy's entropy, which is maximised.
     """
     log_probability = _log_probability(logits, action)
-    ratio = jnp.exp(log_probability - _log_probability(behaviour_logits, action)) * valid
+    ratio = jnp.where(valid, jnp.exp(log_probability - _log_probability(behaviour_logits, action)), 0.0)
     vtrace = jax.vmap(
         lambda v, next_v, r, d, rho: rlax.vtrace_td_error_and_advantage(
             v, next_v, r, d, rho, clip_rho_threshold=clip_rho, clip_pg_rho_threshold=clip_rho
