@@ -26,6 +26,7 @@ from tensorflow.python.eager import cancellation, context, execute
 from replay.background import Threads
 from replay.importance import HostSamples, ShardMasses
 from replay.layout import ROWS, Layout
+from replay.placing import Placer
 from replay.plan import ShardPlan, sub_batch
 from replay.presence import Presence
 from replay.steps import SampleInfo
@@ -90,7 +91,8 @@ class ReplayReader:
         self._masses = ShardMasses(
             len(addresses), exponent=plan.priority_exponent, prioritized=plan.prioritized, each_once=plan.queue
         )
-        self._sharding = sharding
+        self._placer = Placer(sharding)
+        self._columns = sorted(layout.signature)  # the order in which tf.data flattens a dict
         self._batch_size = batch_size
         if plan.queue:
             samples_in_flight = min(samples_in_flight, math.ceil(batch_size / len(addresses)))
@@ -195,7 +197,9 @@ class ReplayReader:
                 continue
 
     def _convert(self, flat: list[tf.Tensor]) -> ReplayBatch:
-        shard, info, host = tf.nest.pack_sequence_as(self._dataset.element_spec, [self._flat(t) for t in flat])
+        host = [self._flat(tensor) for tensor in flat]
+        shard, info = host[0], reverb.SampleInfo(*host[1 : 1 + len(reverb.SampleInfo._fields)])
+        columns = dict(zip(self._columns, host[1 + len(info) :], strict=True))
         samples = HostSamples(
             shard=shard,
             key=info.key,
@@ -204,19 +208,18 @@ class ReplayReader:
             priority=info.priority,
             times_sampled=info.times_sampled,
         )
-        arrays, placed = self._place((host, self._masses.weigh(samples)))
-        return ReplayBatch(arrays=arrays, info=placed, samples=samples, version_mean=_version_mean(self._layout, host))
+        place = self._placer.place
+        return ReplayBatch(
+            arrays={name: place(column) for name, column in columns.items()},
+            info=SampleInfo(*map(place, self._masses.weigh(samples))),
+            samples=samples,
+            version_mean=_version_mean(self._layout, columns),
+        )
 
     def _flat(self, tensor: tf.Tensor) -> ndarray:
         """[sub-batches, sub-batch, ...] as [B, ...], without the copy that Tensor.numpy() makes."""
         array = np.asarray(memoryview(tensor))
         return array.reshape(self._batch_size, *array.shape[2:])
-
-    def _place(self, tree: Any) -> Any:
-        if self._sharding is None or self._sharding.is_fully_addressable:
-            return jax.device_put(tree, self._sharding)
-        sharding = self._sharding
-        return jax.tree_util.tree_map(lambda leaf: jax.make_array_from_process_local_data(sharding, leaf), tree)
 
     def _watch(self) -> None:
         while not self._stop.wait(1.0):
