@@ -15,7 +15,7 @@ from replay.layout import STATE, Layout
 from replay.spec import Remover, ReplaySpec, Sampler
 
 CHUNK_OVERHEAD = 1_100  # bytes that Reverb keeps of its own for each column of an append (measured)
-ITEM_OVERHEAD = 600  # bytes of an item itself: its key, references to chunks, place in the selectors (measured)
+ITEM_OVERHEAD = 150  # bytes of an item itself: its key, references to chunks, place in the selectors (measured)
 MOST_ITEMS = 2**31 - 1  # in one table; Reverb counts with 32 bits
 
 

@@ -77,7 +77,7 @@ def test_it_says_who_waits(free_port):
 @pytest.mark.slow
 @pytest.mark.parametrize("observation", [2, 1000])
 def test_memory_of_full_tables_is_what_the_process_grows_by(observation):
-    """Bytes that don't compress, twice as many items as there is room for. Within a quarter; small items are overhead."""
+    """Bytes that don't compress, more items than there is room for. Within a quarter; small items are overhead."""
     spec = ReplaySpec(trace=1, period=1, max_size=20_000, min_size=1)
     environment = EnvironmentSpec(
         observation=ArraySpec(shape=(observation,), dtype="float32"), action=DiscreteAction(count=2)
