@@ -47,7 +47,7 @@ def run_seed(config: str, seed: int, overrides: Sequence[str]) -> Run:
 
 
 def _row(seed: int, line: dict[str, float | None]) -> dict[str, float | None]:
-    evaluations: list[float] = [entry["mean"] for entry in line["evaluations"]]  # type: ignore[index,union-attr]
+    evaluations: list[float] = [entry["mean"] for entry in line["evaluations"]]  # type: ignore[union-attr]
     return {
         "seed": seed,
         "seconds": round(line["elapsed"] or 0.0, 1),

@@ -54,7 +54,7 @@ class ActorConfig:
 class EvaluatorConfig:
     """The greedy policy, measured in environments of its own."""
 
-    environments: int = 4
+    environments: int = 4  # that it steps at once
     episodes: int = 20  # in one evaluation: the mean return is taken over these
     pause: float = 2.0  # seconds between two evaluations
 
@@ -69,7 +69,7 @@ class RunConfig:
     target_return: float = float("inf")  # ends when the mean returns of evaluations reach it
     target_evaluations: int = 3  # so many in a row must reach it: a single one may be luck
     seconds: float = 0.0  # ends after so many; 0: no limit
-    seed: int = 0
+    seed: int = 0  # of every random number; each process draws others from it
     start: Literal["warm", "spawn"] = "warm"  # roles are forked from one warm process, or are plain interpreters
 
 
@@ -77,7 +77,7 @@ class RunConfig:
 class Experiment:
     """Everything about one run."""
 
-    name: str
+    name: str  # of the preset; names the run's folder
     agent: str  # a name from agents.registry, or "package.module:make_agent"
     agent_config: Any  # the frozen dataclass that agent's make_agent takes; holds the ReplaySpec as `.replay`
     environment: EnvironmentConfig = EnvironmentConfig()
