@@ -1,7 +1,10 @@
 """Agents by name. An agent from outside is named by its import path instead, e.g. "my_package.my_module:make_agent"."""
 
+import dataclasses
 import difflib
 import importlib
+import inspect
+import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -41,3 +44,20 @@ def resolve(agent: str) -> Callable[..., Any]:
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
         raise ValueError(f"agent={agent!r}: {module_name} has no function {function_name!r}.{hint}")
     return made  # type: ignore[no-any-return]
+
+
+def config_type(agent: str) -> type[Any]:
+    """The config dataclass of an agent: what the first parameter of its make_agent is annotated with.
+
+    Raises:
+        ValueError: for an unknown agent, or one that doesn't say which config it takes.
+    """
+    make_agent = resolve(agent)
+    first = next(iter(inspect.signature(make_agent).parameters), "")
+    found = typing.get_type_hints(make_agent).get(first)
+    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+        raise ValueError(
+            f"agent={agent!r}: the first parameter of its make_agent is annotated with {found!r}, so its config isn't "
+            "known. Annotate it with the agent's config dataclass."
+        )
+    return found

@@ -1,15 +1,16 @@
-"""What an agent stores beside each step, found without computing anything: by tracing its functions."""
+"""What an agent's functions take and give, found without computing anything: by tracing them."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from agents.agent import Agent, Fleet, TimeStep
+from agents.agent import ActorOutput, ActorState, Agent, Fleet, LearnerState, Params, TimeStep
 from replay.spec import ArraySpec, EnvironmentSpec
 from replay.steps import Batch, SampleInfo, Steps, Tree
 
 BATCH = 3  # environments of the traced fleet; any other number than an axis is likely to have
+KEY = jax.ShapeDtypeStruct((2,), np.uint32)
 
 
 def map_observation(environment: EnvironmentSpec, make: Any) -> Tree:
@@ -41,19 +42,46 @@ def extras_spec(agent: Agent, environment: EnvironmentSpec) -> dict[str, ArraySp
     Raises:
         ValueError: act() doesn't answer as ActorOutput says; names the function, the leaf, got and want.
     """
-    output = jax.eval_shape(lambda key: _first_act(agent, environment, key), _key())
-    return {name: _unbatched(f"act().extras[{name!r}]", value) for name, value in output.extras.items()}
+    extras = trace_actor(agent, environment).output.extras
+    return {name: _unbatched(f"act().extras[{name!r}]", value) for name, value in extras.items()}
 
 
 def state_spec(agent: Agent, environment: EnvironmentSpec) -> Tree:
     """What stored_state() keeps at the first row of each sequence, without the batch axis; () for none."""
     if agent.stored_state is None:
         return ()
-    stored = agent.stored_state
-    state = jax.eval_shape(lambda key: stored(agent.init_actor(key, Fleet(0, 1, BATCH))), _key())
+    stored = jax.eval_shape(agent.stored_state, trace_actor(agent, environment).before)
     return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: _unbatched(f"stored_state(){jax.tree_util.keystr(path)}", leaf), state
+        lambda path, leaf: _unbatched(f"stored_state(){jax.tree_util.keystr(path)}", leaf), stored
     )
+
+
+class ActorTrace(NamedTuple):
+    """Shapes and dtypes around one step of BATCH environments."""
+
+    params: Params
+    before: ActorState
+    output: ActorOutput
+    after: ActorState
+
+
+def trace_actor(agent: Agent, environment: EnvironmentSpec, *, greedy: bool = False) -> ActorTrace:
+    """Traces init_learner, actor_params, init_actor and act, or act_greedily."""
+    name = "act_greedily" if greedy else "act"
+    params = jax.eval_shape(lambda key: agent.actor_params(agent.init_learner(key)), KEY)
+    before = jax.eval_shape(lambda key: agent.init_actor(key, Fleet(0, 1, BATCH)), KEY)
+    answer = jax.eval_shape(getattr(agent, name), params, before, example_timestep(environment, BATCH))
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], ActorOutput)):
+        raise ValueError(f"{name}() gave {answer}, want (ActorOutput, ActorState). Return both, in this order.")
+    if not isinstance(answer[0].extras, dict):
+        raise ValueError(f"{name}().extras is {answer[0].extras!r}, want a dict of arrays. Return {{}} for none.")
+    return ActorTrace(params, before, *answer)
+
+
+def trace_learner(agent: Agent, environment: EnvironmentSpec, batch_size: int = BATCH) -> tuple[LearnerState, Any]:
+    """Traces init_learner and update: the first state, and what update() answers. Shapes and dtypes only."""
+    state = jax.eval_shape(agent.init_learner, KEY)
+    return state, jax.eval_shape(agent.update, state, zero_batch(agent, environment, batch_size))
 
 
 def zero_batch(agent: Agent, environment: EnvironmentSpec, batch_size: int) -> Batch:
@@ -84,17 +112,6 @@ def zero_batch(agent: Agent, environment: EnvironmentSpec, batch_size: int) -> B
             items=np.full(batch_size, 1000, np.int32),
         ),
     )
-
-
-def _key() -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((2,), np.uint32)
-
-
-def _first_act(agent: Agent, environment: EnvironmentSpec, key: jax.Array) -> Any:
-    params = agent.actor_params(agent.init_learner(key))
-    state = agent.init_actor(key, Fleet(0, 1, BATCH))
-    output, _ = agent.act(params, state, example_timestep(environment, BATCH))
-    return output
 
 
 def _unbatched(name: str, leaf: Any) -> ArraySpec:
