@@ -18,6 +18,7 @@ import numpy as np
 
 PIECE = 256 << 10  # bytes; multiples of it where there would be more than MAX_PIECES
 MAX_PIECES = 2048
+ROUND = 1024  # bytes, in multiples of which a manifest is sent
 ALIGNMENT = 64  # bytes between which leaves start, so that JAX can use them where they lie
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -76,8 +77,9 @@ class Manifest:
         return max(1, -(-self.offsets[-1] // self.piece))
 
     def to_bytes(self) -> Bytes:
-        """JSON, as a uint8 vector."""
-        return np.frombuffer(json.dumps(dataclasses.asdict(self)).encode(), np.uint8)
+        """JSON, as a uint8 vector; its length changes with the leaves only, nearly always."""
+        encoded = json.dumps(dataclasses.asdict(self)).encode()
+        return np.frombuffer(encoded.ljust(-(-len(encoded) // ROUND) * ROUND), np.uint8)
 
     @classmethod
     def from_bytes(cls, data: Bytes) -> "Manifest":

@@ -1,7 +1,8 @@
 """Small records from every role to the monitor, through a table of each shard.
 
-A record is JSON in a uint8 vector. NaN and infinities are kept: they are written as Python's json module does (NaN,
-Infinity, -Infinity), because a loss that became NaN is what a monitor must show.
+A record is JSON in rows of bytes, filled up with spaces: uint8 [rows, ROW]. NaN and infinities are kept: they are
+written as Python's json module does (NaN, Infinity, -Infinity), because a loss that became NaN is what a monitor must
+show.
 """
 
 import collections
@@ -18,6 +19,7 @@ import reverb
 from absl import logging
 
 from replay.background import Patience, Threads
+from replay.stream import Stream
 
 METRICS = "metrics"  # the table's name
 MAX_RECORDS = 10_000  # in one shard's table; the oldest go first when nobody reads
@@ -25,7 +27,9 @@ MAX_WAITING = 256  # records in a writer's mailbox
 MAX_READ = 1_000  # records of one shard in one read
 INFO_TIMEOUT_S = 1  # whole seconds; Reverb takes no others
 INSERT_TIMEOUT_S = 2.0  # before the next shard is tried
-SLICE_MS = 250  # milliseconds of one uninterruptible wait
+RETRY_S = 0.25  # seconds between two tries
+ROW = 1024  # bytes
+MAX_ROWS = 256  # in one record; a longer one is left out
 REMEMBERED = 100_000  # ids of records, by which one that arrives twice is known
 
 Value = Any  # a number (Python's, numpy's or a jax scalar), a str, None, or lists of them
@@ -60,7 +64,7 @@ class MetricsWriter:
 
     def __init__(self, addresses: Sequence[str], role: str, index: int) -> None:
         self._addresses = list(addresses)
-        self._clients: dict[str, reverb.Client] = {}
+        self._streams: dict[str, Stream] = {}
         self._shard = index % len(self._addresses)  # so that roles spread over the shards
         self._head = {"role": role, "index": index}
         self._name = f"{role}-{index}-{secrets.token_hex(6)}"
@@ -97,7 +101,7 @@ class MetricsWriter:
         """Sends what waits, for `timeout` seconds at most, and stops. Logs how many records were left."""
         self._finish()
         self._threads.join(timeout)
-        self._threads.end(4 * SLICE_MS / 1000)
+        self._threads.end(2.0)
         with self._condition:
             if self._mailbox:
                 logging.warning("%d metrics records were not sent to any of %s", len(self._mailbox), self._addresses)
@@ -114,44 +118,44 @@ class MetricsWriter:
     def _run(self) -> None:
         while not self._stop.is_set():
             with self._condition:
-                while not self._mailbox:
-                    if self._finishing:
-                        return
+                while not self._mailbox and not self._finishing:
                     self._condition.wait()
+                if not self._mailbox:
+                    break
                 record = self._mailbox[0]
-            data = self._encode(record)
-            if data is None or self._send(data):
+            rows = self._encode(record)
+            if rows is None or self._send(rows):
                 self._patience.over()
                 with self._condition:
                     if self._mailbox and self._mailbox[0] is record:  # else it was dropped meanwhile
                         self._mailbox.popleft()
             else:
                 self._shard = (self._shard + 1) % len(self._addresses)
-                self._stop.wait(SLICE_MS / 1000)
+                self._stop.wait(RETRY_S)
+        for stream in self._streams.values():
+            stream.close()
 
-    def _send(self, data: np.ndarray[Any, Any]) -> bool:
+    def _send(self, rows: np.ndarray[Any, Any]) -> bool:
         """Whether the shard confirmed it in time."""
         address = self._addresses[self._shard]
-        if address not in self._clients:
-            self._clients[address] = reverb.Client(address)
-        # One writer for each record (0.5 ms): all steps of a writer's column have to be of one length.
-        writer = self._clients[address].trajectory_writer(num_keep_alive_refs=1, validate_items=False)
+        if address not in self._streams:
+            self._streams[address] = Stream(address)
+        stream = self._streams[address]
         deadline = time.monotonic() + INSERT_TIMEOUT_S
         try:
-            writer.append({"record": data})
-            writer.create_item(METRICS, 1.0, {"record": writer.history["record"][-1:]})
-            while True:
-                try:
-                    writer.flush(timeout_ms=SLICE_MS)
-                    return True
-                except reverb.errors.DeadlineExceededError:
-                    if self._stop.is_set() or time.monotonic() > deadline:
-                        raise
+            if not stream.is_confirmed():
+                raise TimeoutError("an earlier record still waits there")
+            writer = stream.open({"record": ROW}, steps=MAX_ROWS)
+            for row in rows:
+                writer.append({"record": row})
+            writer.create_item(METRICS, 1.0, {"record": writer.history["record"][-len(rows) :]})
+            while not stream.is_confirmed():
+                if self._stop.is_set() or time.monotonic() > deadline:
+                    raise TimeoutError(f"no confirmation within {INSERT_TIMEOUT_S} s")
+            return True
         except Exception as error:  # whatever a server may answer: the next one is tried
             self._patience.waiting(f"{address} does not take them ({error}), trying the next shard")
             return False
-        finally:
-            writer.close()
 
     def _encode(self, record: dict[str, Any]) -> np.ndarray[Any, Any] | None:
         values = {}
@@ -162,7 +166,12 @@ class MetricsWriter:
                 if name not in self._unencodable:
                     self._unencodable.add(name)
                     logging.warning("metric %s is left out: %s", name, error)
-        return np.frombuffer(json.dumps({**record, "values": values}).encode(), np.uint8)
+        encoded = json.dumps({**record, "values": values}).encode()
+        rows = -(-len(encoded) // ROW)
+        if rows > MAX_ROWS:
+            logging.warning("a metrics record of %d bytes is left out: %s...", len(encoded), encoded[:200])
+            return None
+        return np.frombuffer(encoded.ljust(rows * ROW), np.uint8).reshape(rows, ROW)
 
 
 class MetricsReader:
@@ -292,8 +301,10 @@ def _to_plain(value: Value) -> Any:
 
 
 def _decode(columns: Sequence[np.ndarray[Any, Any]]) -> tuple[str, Record]:
-    if len(columns) != 1 or columns[0].dtype != np.uint8 or columns[0].ndim != 2 or len(columns[0]) != 1:
-        raise ValueError(f"columns {[f'{column.dtype}{list(column.shape)}' for column in columns]}, want uint8[1, N]")
+    if len(columns) != 1 or columns[0].dtype != np.uint8 or columns[0].ndim != 2:
+        raise ValueError(
+            f"columns {[f'{column.dtype}{list(column.shape)}' for column in columns]}, want uint8[rows, N]"
+        )
     fields = json.loads(columns[0].tobytes())
     if not isinstance(fields, dict):
         raise TypeError(f"{type(fields).__name__}, want a JSON object")

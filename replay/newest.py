@@ -39,6 +39,11 @@ def make_variables_tables() -> list[reverb.Table]:
 
 
 def table_state(client: reverb.Client) -> TableState:
-    """The state of the announcements' table, in 0.1 ms. Raises reverb.errors.ReverbError after INFO_TIMEOUT_S."""
-    info = client.server_info(timeout=INFO_TIMEOUT_S)[MANIFESTS]
-    return TableState(info.max_times_sampled, info.rate_limiter_info.insert_stats.completed, info.current_size)
+    """The state of the announcements' table, in 0.1 ms. Raises reverb.errors.ReverbError after INFO_TIMEOUT_S.
+
+    Its size is 0 where the data isn't there: a shard that was restarted between the two has the announcement only.
+    """
+    info = client.server_info(timeout=INFO_TIMEOUT_S)
+    table, data = info[MANIFESTS], info[VARIABLES]
+    inserts = table.rate_limiter_info.insert_stats.completed
+    return TableState(table.max_times_sampled, inserts, min(table.current_size, data.current_size))

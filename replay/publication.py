@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import reverb
 from absl import logging
 
 from replay.background import Patience, Threads
 from replay.manifest import Manifest, cut, digest_of, to_host
 from replay.newest import MANIFESTS, VARIABLES, TableState, table_state
+from replay.stream import Stream
 
 WATCH_PERIOD_S = 1.0  # seconds between two looks whether a shard still has what it was sent
-SLICE_MS = 250  # milliseconds of one uninterruptible wait
+RETRY_S = 5.0  # seconds until a shard that refuses the weights is tried again
 BYTES_PER_SECOND = 20e6  # what an insertion's deadline allows for beside its fixed part
 
 Tree = Any
@@ -53,12 +53,11 @@ class ShardPublisher:
         self._address = address
         self._deadline_s = deadline_s
         self._report = report  # called with an exception that the caller of publish() should see
-        self._client = reverb.Client(address)
+        self._stream = Stream(address)
         self._condition = threading.Condition()
         self._newest: Publication | None = None  # the mailbox
         self._sent: Publication | None = None  # confirmed by the shard
         self._state: TableState | None = None  # of the shard's table after that; None: unknown
-        self._abandoned = False  # an attempt that was given up may still arrive, and hide a newer one
         self._finishing = False
         self._stop = threading.Event()
         self._patience = Patience(f"publishing weights to {address}")
@@ -81,7 +80,7 @@ class ShardPublisher:
     def close(self, deadline: float) -> None:
         """Gives the thread until `deadline` (time.monotonic()) to end, then stops it."""
         self._threads.join(deadline - time.monotonic())
-        self._threads.end(4 * SLICE_MS / 1000)
+        self._threads.end(2.0)
         if self._newest is not None:
             logging.warning("weights of version %d did not reach %s", self._newest.version, self._address)
 
@@ -96,13 +95,14 @@ class ShardPublisher:
                     self._condition.wait(WATCH_PERIOD_S)
                 publication, self._newest = self._newest, None
                 if publication is None and self._finishing:
-                    return
+                    break
             if publication is None and self._lost():
                 publication = self._sent
             if publication is not None and not self._deliver(publication):
                 with self._condition:
                     self._newest = self._newest or publication  # the then-newest is tried next
-                self._stop.wait(SLICE_MS / 1000)
+                self._stop.wait(RETRY_S)
+        self._stream.close()
 
     def _deliver(self, publication: Publication) -> bool:
         """Whether the shard confirmed it, or it can't be sent at all."""
@@ -116,16 +116,9 @@ class ShardPublisher:
         try:
             self._insert(*encoded)
         except Exception as error:  # whatever a server may answer: this thread has to outlive it
-            self.failed += 1
-            self._abandoned = True
             if not self._stop.is_set():
-                self._patience.waiting(str(error))
-                logging.warning(
-                    "weights of version %d not accepted by %s, the newest will be tried next: %s",
-                    publication.version,
-                    self._address,
-                    error,
-                )
+                self.failed += 1
+                logging.warning("weights of version %d refused by %s: %s", publication.version, self._address, error)
             return False
         self._patience.over()
         self.inserted += 1
@@ -134,42 +127,48 @@ class ShardPublisher:
         return True
 
     def _insert(self, manifest: Manifest, arrays: list[np.ndarray[Any, Any]]) -> None:
-        deadline = time.monotonic() + self._deadline_s + manifest.offsets[-1] / BYTES_PER_SECOND
-        writer = self._client.trajectory_writer(num_keep_alive_refs=manifest.pieces, validate_items=False)
-        try:
-            for column in ("manifest", "pieces"):
-                writer.configure((column,), num_keep_alive_refs=manifest.pieces, max_chunk_length=1)
-            for index, piece in enumerate(cut(manifest, arrays), 1):
-                last = {"manifest": manifest.to_bytes()} if index == manifest.pieces else {}
-                writer.append({"pieces": piece, **last})
-            # Slices from the end: others may come out empty, or hold a None that crashes the process.
-            announcement = {"manifest": writer.history["manifest"][-1:]}
-            pieces = {"pieces": writer.history["pieces"][-manifest.pieces :]}
-            writer.create_item(VARIABLES, 1.0, {**announcement, **pieces})
-            self._flush(writer, deadline)
-            # Only now: tables work side by side, and the data has to be there when it is announced.
-            writer.create_item(MANIFESTS, 1.0, announcement)
-            self._flush(writer, deadline)
-        finally:
-            writer.close()  # does not wait; what it still holds is dropped
+        announcement = manifest.to_bytes()
+        columns = {"manifest": len(announcement), "pieces": manifest.piece}
+        writer = self._stream.open(columns, steps=manifest.pieces)
+        for index, piece in enumerate(cut(manifest, arrays), 1):
+            last = {"manifest": announcement} if index == manifest.pieces else {}
+            writer.append({"pieces": piece, **last})
+        # Slices from the end: others may come out empty, or hold a None that crashes the process.
+        announcing = {"manifest": writer.history["manifest"][-1:]}
+        data = {"pieces": writer.history["pieces"][-manifest.pieces :]}
+        writer.create_item(VARIABLES, 1.0, {**announcing, **data})
+        self._confirm(manifest)
+        # Only now: tables work side by side, and the data has to be there when it is announced.
+        writer.create_item(MANIFESTS, 1.0, announcing)
+        self._confirm(manifest)
 
-    def _flush(self, writer: Any, deadline: float) -> None:
-        while True:
-            try:
-                writer.flush(timeout_ms=SLICE_MS)
-                return
-            except reverb.errors.DeadlineExceededError:
-                if self._stop.is_set() or time.monotonic() > deadline:
-                    raise
+    def _confirm(self, manifest: Manifest) -> None:
+        """Waits until the shard has it; says so at every deadline it misses. What is under way can't be called back:
+        it arrives when the shard is there again, and the newest right after it.
+        """
+        allowed = self._deadline_s + manifest.offsets[-1] / BYTES_PER_SECOND
+        deadline = time.monotonic() + allowed
+        while not self._stream.is_confirmed():
+            if self._stop.is_set():
+                raise TimeoutError("stopped")
+            if time.monotonic() > deadline:
+                deadline = time.monotonic() + allowed
+                self.failed += 1
+                logging.warning(
+                    "weights of version %d not accepted by %s within %.1f s: it gets the newest when it answers again",
+                    manifest.version,
+                    self._address,
+                    allowed,
+                )
 
     def _look(self) -> TableState | None:
         try:
-            return table_state(self._client)
+            return table_state(self._stream.client)
         except Exception:  # unreachable, or another program's server: the caller decides
             return None
 
     def _lost(self) -> bool:
-        """Whether the shard no longer holds what it was sent: it was restarted, or a late arrival hides it."""
+        """Whether the shard no longer holds what it was sent, because it was restarted or emptied."""
         if self._sent is None:
             return False
         state = self._look()
@@ -178,13 +177,8 @@ class ShardPublisher:
             return False
         self._patience.over()
         known = self._state
-        if (
-            known is not None
-            and (state.life == known.life and state.size > 0)
-            and (state.inserts == known.inserts or (state.inserts > known.inserts and not self._abandoned))
-        ):
+        if known is not None and state.life == known.life and state.size > 0 and state.inserts >= known.inserts:
             return False
-        self._abandoned = False
         logging.info("weights of version %d go to %s again: it lost them", self._sent.version, self._address)
         return True
 

@@ -205,7 +205,9 @@ def test_a_dead_shard_stalls_nobody_and_has_the_newest_after_its_restart(two_sha
     assert fetchers[0].newest() is None
     assert fetchers[0].age_s > 0.5
     dead.start()
-    assert take(fetchers[0]) == (3.0, 3)
+    got: list[Any] = []
+    eventually(lambda: [version for _, version in take_into(got, fetchers[0])][-1:] == [3])
+    assert [version for _, version in got] in ([3], [2, 3])  # the one that was under way may come first
     assert publisher.counts.failed[1] == 0
 
 
@@ -247,9 +249,7 @@ def test_what_arrives_late_from_a_stopped_shard_does_not_bring_older_weights_bac
     versions = [version for _, version in got]
     assert versions == sorted(versions)
     last = connect(VariableFetcher, shard.address, weights(0, size=1_000_000))
-    eventually(lambda: not publisher._shards[0]._abandoned or publisher._shards[0]._state.inserts >= 6)
-    assert take(last)[1] >= 1
-    eventually(lambda: (last.newest(), last.version)[1] == 6, what="the newest at a new fetcher")
+    assert take(last) == (6.0, 6)
 
 
 def test_a_download_goes_on_after_its_shard_died_in_the_middle_of_it(shard, connect):
