@@ -72,7 +72,7 @@ class Hub:
         nodes: Mapping[str, str],
         grace: float,
     ) -> None:
-        """All by role name, e.g. "actor-3". Where there are roles of GATE, the others are started when these have ended.
+        """All by role name, e.g. "actor-3". Those of the role GATE have to end before the others are started.
 
         Args:
             requests: what to start.
