@@ -262,6 +262,8 @@ def make_dataset(
     slots: Dataset = tf.data.Dataset.from_tensor_slices((np.arange(shards, dtype=np.int32), list(addresses)))
     dataset = slots.interleave(slot, cycle_length=shards, num_parallel_calls=shards, deterministic=False)
     dataset = dataset.batch(batch_size // piece, drop_remainder=True)
+    if not plan.queue:  # whose items shouldn't wait
+        dataset = dataset.prefetch(1)  # batches are put together in a thread that holds no GIL
     options = tf.data.Options()
     options.threading.private_threadpool_size = shards + 1  # a slot that waits for its shard takes one
     options.threading.max_intra_op_parallelism = 1
