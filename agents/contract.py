@@ -1,4 +1,4 @@
-"""What every agent must hold to, as checks that anybody can run: `python -m agents.contract my_package.agent:make_agent`.
+"""What every agent must hold to, as checks to run: `python -m agents.contract my_package.my_module:make_agent`.
 
 An agent that passes can be trained by the role loops as it is. Each check says what it got, what it wants and why.
 """
@@ -296,9 +296,7 @@ def main(arguments: Sequence[str]) -> None:
         if verdict.message:
             print(f"       {verdict.message}")
     wrong = sum(not verdict.passed for verdict in verdicts)
-    print(
-        f"{arguments[1]}: {len(verdicts) - wrong} of {len(verdicts)} checks hold ({flags.FLAGS.environment} environment)"
-    )
+    print(f"{arguments[1]}, {flags.FLAGS.environment}: {len(verdicts) - wrong} of {len(verdicts)} checks hold")
     sys.exit(1 if wrong else 0)
 
 
