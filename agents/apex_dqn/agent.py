@@ -120,7 +120,7 @@ def _update(
     metrics = {
         "total": result.total,
         "td_error": jnp.mean(error),
-        "gradient_norm": optax.global_norm(gradient),
+        "gradient_norm": optax.tree.norm(gradient),
         "importance_exponent": exponent,
     }
     return LearnerState(params, target_params, optimizer_state, step), Update(metrics, error + config.priority_floor)

@@ -39,19 +39,14 @@ def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
     """Builds the agent.
 
     Raises:
-        ValueError: actions that aren't discrete, or a replay that gives an unroll more than once.
+        ValueError: actions that aren't discrete, a replay that gives a row more than once, or a bound below 1.
     """
     if not isinstance(environment.action, DiscreteAction):
         raise ValueError(
             f"agent=impala chooses among discrete actions, and this environment takes {environment.action}. "
             "Set another environment.name, or another agent."
         )
-    if not config.replay.queue or config.replay.n_step != 1 or config.replay.burn_in:
-        raise ValueError(
-            f"agent_config.replay.queue={config.replay.queue}, n_step={config.replay.n_step}, "
-            f"burn_in={config.replay.burn_in}: IMPALA trains on each row once, with one more to bootstrap from. "
-            "Set agent_config.replay.queue=True agent_config.replay.n_step=1 agent_config.replay.burn_in=0."
-        )
+    _check(config)
     torso = make_torso(config.network, config.hidden_sizes, environment)
     network = PolicyValueHead(torso, environment.action.count)
     optimizer = make_optimizer(
@@ -87,6 +82,22 @@ def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
     )
 
 
+def _check(config: ImpalaConfig) -> None:
+    replay = config.replay
+    if not replay.queue or replay.n_step != 1 or replay.burn_in or replay.period != replay.trace:
+        raise ValueError(
+            f"agent_config.replay.queue={replay.queue}, n_step={replay.n_step}, burn_in={replay.burn_in}, "
+            f"period={replay.period}, trace={replay.trace}: IMPALA trains on each row once, with one more to bootstrap "
+            "from. Set agent_config.replay.queue=True agent_config.replay.n_step=1 agent_config.replay.burn_in=0 "
+            f"agent_config.replay.period={replay.trace}."
+        )
+    if config.clip_rho < 1.0:
+        raise ValueError(
+            f"agent_config.clip_rho={config.clip_rho} must be at least 1, the bound of the traces' coefficients c: "
+            "V-trace wants rho-bar >= c-bar (Espeholt et al. 2018, section 4.1). Set agent_config.clip_rho=1."
+        )
+
+
 def _update(
     config: ImpalaConfig,
     network: PolicyValueNetwork,
@@ -97,7 +108,7 @@ def _update(
     loss = functools.partial(batch_loss, network=network, config=config)
     gradient, parts = jax.grad(loss, has_aux=True)(state.params, batch.steps)
     change, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-    metrics = {**parts._asdict(), "gradient_norm": optax.global_norm(gradient)}
+    metrics = {**parts._asdict(), "gradient_norm": optax.tree.norm(gradient)}
     params = optax.apply_updates(state.params, change)
     return LearnerState(params, optimizer_state, state.step + 1), Update(metrics, None)
 

@@ -44,7 +44,7 @@ def impala_loss(
         discount: 0 where the episode terminated and where not valid.
         valid: rows that count. What is not valid passes no correction back: its importance ratio is 0, so the row
             before bootstraps from the value of its observation alone, as a time limit wants it.
-        clip_rho: rho-bar, also the bound of c and of the policy gradient's ratio.
+        clip_rho: rho-bar, of the targets and of the policy gradient's ratio. The traces' bound c-bar is 1.
         baseline_cost: weight of half the squared error of the values.
         entropy_cost: weight of the policy's entropy, which is maximised.
     """
