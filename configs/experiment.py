@@ -60,6 +60,14 @@ class EvaluatorConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class SupervisionConfig:
+    """What becomes of a role that failed: killed, raised, or ended by itself."""
+
+    restarts: int = 5  # of one role within `window`, each after a longer pause; one more failure ends the run; 0: none
+    window: float = 600.0  # seconds
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class RunConfig:
     """Where a run ends and what it leaves."""
 
@@ -85,4 +93,5 @@ class Experiment:
     actor: ActorConfig = ActorConfig()
     learner: LearnerConfig = LearnerConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
+    supervision: SupervisionConfig = SupervisionConfig()
     run: RunConfig = RunConfig()

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from absl import logging
 
 from launch.processes import Channel, RoleRequest, listen, signal_name
+from launch.restarts import NEVER, RestartPolicy, Restarts
 from launch.supervisor import Dismiss, Hello, Report, RoleStatus, Start, Stop
 
 # Roles whose end, with a reason, is the run's; any other role that ends before it is asked to has failed.
@@ -40,6 +41,7 @@ class RoleState:
     killed: bool = False  # it didn't stop in time
     since: float = 0.0  # time.monotonic() of the last change
     stop_asked: bool = False
+    restarts: int = 0  # how often it was started again
 
     @property
     def exited(self) -> bool:
@@ -71,6 +73,7 @@ class Hub:
         roles: Mapping[str, str],
         nodes: Mapping[str, str],
         grace: float,
+        policy: RestartPolicy = NEVER,
     ) -> None:
         """All by role name, e.g. "actor-3". Those of the role GATE have to end before the others are started.
 
@@ -79,6 +82,7 @@ class Hub:
             roles: their roles, e.g. "actor".
             nodes: the nodes that supervise them.
             grace: seconds that roles have to stop in when the run has to end, before they are killed.
+            policy: how often a role that failed is started again.
         """
         self._grace = grace
         self._listener, self.address = listen()
@@ -87,6 +91,8 @@ class Hub:
             name: RoleState(name, roles[name], nodes[name], request.log, since=time.monotonic())
             for name, request in self._requests.items()
         }
+        self._restarts = Restarts(policy)
+        self._due: dict[str, float] = {}  # roles to be started again, and when (time.monotonic())
         self._started: set[str] = set()  # roles whose supervisors were told to start them
         self._channels: dict[Channel, str] = {}  # the node at the other end; "" before it has said so
         self._selector = selectors.DefaultSelector()
@@ -119,6 +125,8 @@ class Hub:
                 self._hear(key.data)
         if self.stopping:
             self._stop_next()
+        else:
+            self._restart_due()
         self._say()
 
     def stop(self, reason: str, grace: float | None = None) -> None:
@@ -207,7 +215,7 @@ class Hub:
         if state.killed:
             self.problems.append(state.describe())
         elif state.code:
-            self.fail(state.describe())
+            self._restart_or_fail(state)
         elif state.role == GATE:
             if state.text:
                 self.fail(state.text)
@@ -217,7 +225,28 @@ class Hub:
             if state.role in ENDING_ROLES and state.text:
                 self.stop(state.text)
             else:
-                self.fail(state.describe())
+                self._restart_or_fail(state)
+
+    def _restart_or_fail(self, state: RoleState) -> None:
+        """A failed role is started again after a pause; one that fails too often ends the run."""
+        pause = None if self.stopping or state.role == GATE else self._restarts.failed(state.name, time.monotonic())
+        if pause is None:
+            often = f"{state.name} was restarted {state.restarts} times before.\n" if state.restarts else ""
+            self.fail(often + state.describe())
+            return
+        logging.warning("%s It is started again in %.1f s.", state.describe(), pause)
+        self._due[state.name] = time.monotonic() + pause
+        state.status, state.restarts = "restarting", state.restarts + 1
+
+    def _restart_due(self) -> None:
+        now = time.monotonic()
+        for name in [name for name, due in self._due.items() if due <= now]:
+            state = self.states[name]
+            channel = next((channel for channel, node in self._channels.items() if node == state.node), None)
+            del self._due[name]
+            state.status, state.pid, state.code, state.text = "starting", 0, None, ""
+            if channel is not None:  # else node_ended() has been or will be told
+                channel.send(Start(self._requests[name]))
 
     def _stop_next(self) -> None:
         """Asks those roles to stop whose turn it is."""
@@ -232,7 +261,8 @@ class Hub:
                 continue
             state.stop_asked = True
             channel = next((channel for channel, node in self._channels.items() if node == state.node), None)
-            if channel is None or state.name not in self._started:  # there is no process yet, and there will be none
+            if channel is None or state.name not in self._started or state.name in self._due:
+                # There is no process, and there will be none.
                 self._exit(state, 0, "")
             else:
                 channel.send(Stop(state.name, left))

@@ -15,6 +15,7 @@ from launch import command_line
 from launch.display import Display
 from launch.processes import role_environment
 from launch.program import Outcome, run_program
+from launch.restarts import RestartPolicy
 from launch.roles import Assignment
 from launch.run_directory import make_run_directory
 
@@ -77,6 +78,7 @@ def run(experiment: Experiment) -> int:
             start=experiment.run.start,
             environments=environments_of(experiment, assignments),
             on_tick=display.update,
+            policy=RestartPolicy(most=experiment.supervision.restarts, window=experiment.supervision.window),
         )
         display.close(outcome.reason)
     say_failure(outcome)

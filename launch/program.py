@@ -18,6 +18,7 @@ from absl import flags, logging
 from launch import warm
 from launch.hub import GATE, Hub, RoleState
 from launch.processes import RoleRequest, listen, local_environment, role_environment, signal_name
+from launch.restarts import NEVER, RestartPolicy
 from launch.roles import FUNCTIONS, Assignment
 from launch.supervisor import NODE_VARIABLES, supervise
 
@@ -70,6 +71,7 @@ def run_program(
     on_tick: Callable[[Mapping[str, RoleState]], None] | None = None,
     grace: float = GRACE,
     functions: Mapping[str, str] = FUNCTIONS,
+    policy: RestartPolicy = NEVER,
 ) -> Outcome:
     """Runs all roles until one ends the run, one fails, or a signal comes; nothing is left running.
 
@@ -83,10 +85,11 @@ def run_program(
         on_tick: is shown all roles' states every 0.25 s. If it raises, the run stops and the error goes on.
         grace: seconds that the roles have to stop in before they are killed.
         functions: by role: "module:function" that plays it.
+        policy: how often a role that failed is started again before the run ends.
     """
     signals = _Signals()
     signals.install()
-    program = _Program(assignments, start, environments or {}, grace, functions, signals)
+    program = _Program(assignments, start, environments or {}, grace, functions, policy, signals)
     try:
         program.launch(modules)
         program.watch(on_tick)
@@ -106,6 +109,7 @@ class _Program:
         environments: Mapping[str, Mapping[str, str]],
         grace: float,
         functions: Mapping[str, str],
+        policy: RestartPolicy,
         signals: _Signals,
     ) -> None:
         self._logs = assignments[0].run_directory.resolve() / "logs"
@@ -125,7 +129,7 @@ class _Program:
             for each in assignments
         ]
         roles = {each.name: each.role for each in assignments}
-        self.hub = Hub(requests, roles, _share_nodes(assignments), grace)
+        self.hub = Hub(requests, roles, _share_nodes(assignments), grace, policy)
         self._warm: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, psutil.Process] = {}
 

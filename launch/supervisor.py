@@ -25,7 +25,7 @@ _TAIL = 12  # lines of a role's log told as the cause of its end
 # Makes importing Launchpad in a node cheaper; not for the roles.
 NODE_VARIABLES = {"SETUPTOOLS_USE_DISTUTILS": "stdlib"}
 
-RoleStatus = Literal["starting", "running", "stopping", "exited"]
+RoleStatus = Literal["starting", "running", "stopping", "exited", "restarting"]  # the last is the hub's alone
 
 
 class Hello(NamedTuple):

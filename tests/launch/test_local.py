@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -121,8 +123,8 @@ def interrupt(directory: Path, act) -> tuple[int, str, float]:
     """Starts a program, acts on it once it learns, and waits for its end: exit code, output, seconds that took."""
     with open(directory.parent / f"{directory.name}.txt", "w+") as output:
         process = subprocess.Popen(
-            command_line("impala_catch", directory, "run.target_return=2"), cwd=REPOSITORY, env=environment(),
-            stdout=output, stderr=subprocess.STDOUT,
+            command_line("impala_catch", directory, "run.target_return=2", "supervision.restarts=0"),
+            cwd=REPOSITORY, env=environment(), stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         launcher = psutil.Process(process.pid)
         try:
@@ -152,3 +154,60 @@ def wait_for_learning(status: Path, process: "subprocess.Popen[bytes]") -> None:
                 return
         time.sleep(0.3)
     raise TimeoutError("nothing was learned within 90 s")
+
+
+@pytest.mark.slow
+def test_killed_roles_come_back_and_the_run_goes_on(tmp_path: Path) -> None:
+    """One of each kind is killed in turn; the program still learns to catch every ball."""
+    with open(tmp_path / "output.txt", "w+") as output:
+        process = subprocess.Popen(
+            command_line("impala_catch", tmp_path / "runs", "run.target_evaluations=1000", "run.seconds=100"),
+            cwd=REPOSITORY, env=environment(), stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        directory = tmp_path / "runs" / "latest"
+        try:
+            wait_for_learning(directory / "status.json", process)
+            for name in ("actor-0", "evaluator-0", "replay-0", "learner-0", "monitor-0"):
+                kill_and_wait(directory, name)
+            wait_until(lambda: evaluation(directory) >= 0.95, 60)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            output.seek(0)
+            print(output.read())
+
+
+def kill_and_wait(directory: Path, name: str) -> None:
+    """Kills a role, and waits until it is back and learning goes on."""
+    pid = newest_pid(directory, name)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: newest_pid(directory, name) != pid, 30)
+    steps = learner_steps(directory)
+    wait_until(lambda: learner_steps(directory) not in (0, steps), 60)
+
+
+def newest_pid(directory: Path, name: str) -> int:
+    return int((directory / "logs" / f"{name}.log").read_text().split(f"{name} starts as process ")[-1].split(".")[0])
+
+
+def state_of(directory: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((directory / "status.json").read_text())["state"]
+    return content
+
+
+def learner_steps(directory: Path) -> int:
+    return int(state_of(directory)["learner_steps"])
+
+
+def evaluation(directory: Path) -> float:
+    return float((state_of(directory)["evaluation"] or {"mean": -1.0})["mean"])
+
+
+def wait_until(reached: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not reached():
+        assert time.monotonic() < deadline, "too late"
+        time.sleep(0.2)

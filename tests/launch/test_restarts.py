@@ -1,0 +1,30 @@
+"""How often a failed role is started again."""
+
+import pytest
+
+from launch.restarts import NEVER, RestartPolicy, Restarts
+
+
+def test_pauses_double_up_to_a_bound_and_it_is_given_up() -> None:
+    restarts = Restarts(RestartPolicy(most=7, window=100.0))
+    assert [restarts.failed("actor-0", now) for now in range(8)] == [0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, None]
+    assert restarts.counts == {"actor-0": 7}
+
+
+def test_failures_long_ago_are_forgotten_and_roles_are_counted_apart() -> None:
+    restarts = Restarts(RestartPolicy(most=1, window=10.0))
+    assert restarts.failed("actor-0", 0.0) == 0.5
+    assert restarts.failed("actor-1", 1.0) == 0.5
+    assert restarts.failed("actor-0", 10.0) == 0.5  # the first is 10 s old
+    assert restarts.failed("actor-1", 10.9) is None  # control: 9.9 s are not enough
+
+
+def test_without_a_policy_the_first_failure_is_the_last() -> None:
+    assert Restarts(NEVER).failed("learner-0", 5.0) is None
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_as_many_as_allowed(most: int) -> None:
+    restarts = Restarts(RestartPolicy(most=most))
+    granted = [restarts.failed("replay-0", float(now)) is not None for now in range(most + 1)]
+    assert granted == [True] * most + [False]
