@@ -25,7 +25,7 @@ def rows(
     """
     length = len(reward)
 
-    def flags(numbers: Sequence[int]) -> np.ndarray:
+    def flags(numbers: Sequence[int]) -> np.ndarray[Any, Any]:
         return np.isin(np.arange(length), numbers)[:, None]
 
     ends = [*terminated, *truncated]

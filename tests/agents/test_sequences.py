@@ -1,3 +1,5 @@
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -55,7 +57,8 @@ def test_a_row_that_is_not_valid_has_an_empty_window(xp):
 @pytest.mark.parametrize("kind", ["terminated", "truncated"])
 def test_nothing_leaks_back_over_an_episodes_end(xp, kind):
     def sums(late):
-        return windows(rows([0, 0, 0, 0, late, 0, 0], **{kind: [2]}), xp, count=5, n_step=2)[0]
+        end: Any = {kind: [2]}
+        return windows(rows([0, 0, 0, 0, late, 0, 0], **end), xp, count=5, n_step=2)[0]
 
     base, changed = sums(0), sums(7)
     assert base[:4] == changed[:4] == [0] * 4
@@ -84,7 +87,8 @@ def test_windows_give_rlax_returns(n_step):
     by_limit = ends & (rng.random(length) < 0.5)
     invalid = np.flatnonzero(ends) + 1
     reward, value = rng.normal(size=length).astype(np.float32), rng.normal(size=length).astype(np.float32)
-    steps = rows(reward, terminated=np.flatnonzero(ends & ~by_limit), truncated=np.flatnonzero(by_limit))
+    by_death = np.flatnonzero(ends & ~by_limit).tolist()
+    steps = rows(reward.tolist(), terminated=by_death, truncated=np.flatnonzero(by_limit).tolist())
     found = n_step_windows(steps, rows=count, n_step=n_step, discount=0.9, reward_clip=0.0)
     ours = found.reward + found.discount * take_rows(value[:, None], found.bootstrap)
     theirs = rlax.n_step_bootstrapped_returns(
