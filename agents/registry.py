@@ -11,6 +11,7 @@ from typing import Any
 MAKERS = {
     "apex_dqn": "agents.apex_dqn.agent:make_agent",
     "impala": "agents.impala.agent:make_agent",
+    "ppo": "agents.ppo.agent:make_agent",
 }
 
 

@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 from agents.apex_dqn.config import ApexConfig
 from agents.impala.config import ImpalaConfig
+from agents.ppo.config import PpoConfig
 from configs.experiment import (
+    ActorConfig,
     EnvironmentConfig,
     EvaluatorConfig,
     Experiment,
@@ -109,8 +111,43 @@ def impala_pong() -> Experiment:
     )
 
 
+def ppo_cartpole() -> Experiment:
+    """PPO balances a pole; each sequence is used in one update of several steps."""
+    return _ppo_small("ppo_cartpole", "CartPole-v1", PpoConfig(replay=_ppo_replay(), learning_rate=1e-3), 475.0)
+
+
+def ppo_catch() -> Experiment:
+    """PPO catches a falling ball on a 10 x 5 board."""
+    return _ppo_small("ppo_catch", "Catch-v0", PpoConfig(replay=_ppo_replay(), learning_rate=1e-3), 0.95)
+
+
+def ppo_pendulum() -> Experiment:
+    """PPO swings a pendulum up, by a torque that is any number within bounds."""
+    config = PpoConfig(
+        replay=_ppo_replay(trace=128),
+        discount=0.9,  # as RL Baselines3 Zoo has it for Pendulum
+        reward_scale=0.1,
+        entropy_cost=0.0,
+        epochs=10,
+        minibatches=8,
+        learning_rate=1e-3,
+    )
+    return _ppo_small("ppo_pendulum", "Pendulum-v1", config, -200.0)
+
+
 PRESETS: dict[str, Callable[[], Experiment]] = {
-    make.__name__: make for make in (apex_cartpole, apex_catch, apex_pong, impala_cartpole, impala_catch, impala_pong)
+    make.__name__: make
+    for make in (
+        apex_cartpole,
+        apex_catch,
+        apex_pong,
+        impala_cartpole,
+        impala_catch,
+        impala_pong,
+        ppo_cartpole,
+        ppo_catch,
+        ppo_pendulum,
+    )
 }
 
 
@@ -152,6 +189,25 @@ def _apex_small() -> ApexConfig:
         learning_rate=1e-3,
         epsilon=1e-6,
     )
+
+
+def _ppo_small(name: str, environment: str, config: PpoConfig, target: float) -> Experiment:
+    """Little waits between actors and learner: the fewer updates old data is, the more of it passes the clip."""
+    return Experiment(
+        name=name,
+        agent="ppo",
+        agent_config=config,
+        environment=EnvironmentConfig(name=environment, per_actor=8),
+        topology=TopologyConfig(shards=1),
+        actor=ActorConfig(items_in_flight=8),
+        learner=LearnerConfig(batch_size=16, samples_in_flight=8, prefetch=1),
+        run=RunConfig(target_return=target),
+    )
+
+
+def _ppo_replay(trace: int = 32) -> ReplaySpec:
+    """A queue of one batch."""
+    return ReplaySpec(queue=True, trace=trace, n_step=1, period=trace, max_size=16)
 
 
 def _impala_small() -> ImpalaConfig:
