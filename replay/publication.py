@@ -14,6 +14,7 @@ from replay.manifest import Manifest, cut, digest_of, to_host
 from replay.newest import MANIFESTS, VARIABLES, TableState, table_state
 from replay.stream import Stream
 
+PERIOD_S = 0.05  # seconds between two insertions, at least: fetchers don't ask more often, and each costs time
 WATCH_PERIOD_S = 1.0  # seconds between two looks whether a shard still has what it was sent
 RETRY_S = 5.0  # seconds until a shard that refuses the weights is tried again
 BYTES_PER_SECOND = 20e6  # what an insertion's deadline allows for beside its fixed part
@@ -89,7 +90,8 @@ class ShardPublisher:
         self.finish()
 
     def _run(self) -> None:
-        while not self._stop.is_set():
+        inserted = -PERIOD_S
+        while not self._stop.wait(0.0 if self._finishing else inserted + PERIOD_S - time.monotonic()):
             with self._condition:
                 if self._newest is None and not self._finishing:
                     self._condition.wait(WATCH_PERIOD_S)
@@ -102,6 +104,8 @@ class ShardPublisher:
                 with self._condition:
                     self._newest = self._newest or publication  # the then-newest is tried next
                 self._stop.wait(RETRY_S)
+            if publication is not None:
+                inserted = time.monotonic()
         self._stream.close()
 
     def _deliver(self, publication: Publication) -> bool:
@@ -141,6 +145,7 @@ class ShardPublisher:
         # Only now: tables work side by side, and the data has to be there when it is announced.
         writer.create_item(MANIFESTS, 1.0, announcing)
         self._confirm(manifest)
+        self._stream.clear()
 
     def _confirm(self, manifest: Manifest) -> None:
         """Waits until the shard has it; says so at every deadline it misses. What is under way can't be called back:

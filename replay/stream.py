@@ -38,9 +38,13 @@ class Stream:
             self._layout = layout
             for column in columns:
                 self._writer.configure((column,), num_keep_alive_refs=steps, max_chunk_length=1)
-        else:
-            self._writer.end_episode(timeout_ms=SLICE_MS)  # forgets what was appended before
+        self.clear()
         return self._writer
+
+    def clear(self) -> None:
+        """Forgets what was appended, which is kept in memory otherwise. Call it only when all is confirmed."""
+        if self._writer is not None:
+            self._writer.end_episode(timeout_ms=SLICE_MS)
 
     def is_confirmed(self) -> bool:
         """Whether the shard has all items; waits SLICE_MS for it. Raises where it will never take them."""

@@ -19,16 +19,22 @@ class ShardProcess:
         self.address = f"localhost:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> "ShardProcess":
+    def start(self) -> None:
+        self.launch()
+        self.wait()
+
+    def launch(self) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.replay.shard_process", str(self.port)], stdin=subprocess.PIPE
         )
-        deadline = time.monotonic() + 60
+
+    def wait(self) -> None:
+        assert self.process is not None
+        deadline = time.monotonic() + 100  # importing Reverb takes 5 s on a machine of its own
         while not is_listening(self.port):
             assert self.process.poll() is None, "the server's process ended"
             assert time.monotonic() < deadline, "the server did not come up"
             time.sleep(0.05)
-        return self
 
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -48,7 +54,9 @@ def running_shards(count: int) -> Iterator[list[ShardProcess]]:
     shards = [ShardProcess() for _ in range(count)]
     try:
         for shard in shards:
-            shard.start()
+            shard.launch()
+        for shard in shards:
+            shard.wait()
         yield shards
     finally:
         for shard in shards:
@@ -68,7 +76,7 @@ def _main() -> None:
     import reverb
 
     from replay.metrics import make_metrics_table
-    from replay.variables import make_variables_tables
+    from replay.newest import make_variables_tables
 
     server = reverb.Server([*make_variables_tables(), make_metrics_table()], port=int(sys.argv[1]))
     sys.stdin.read()  # until the test that started it is gone

@@ -338,4 +338,5 @@ def test_512_mb_in_one_leaf(shard, connect):
 
 @pytest.mark.big
 def test_two_and_a_half_gigabytes(shard, connect):
-    travel_large(shard, connect, [noise(250_000_000, seed) for seed in range(10)])
+    leaf = noise(250_000_000)
+    travel_large(shard, connect, [leaf] * 10)  # ten leaves, one array: 10 GB of memory in all as it is
