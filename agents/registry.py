@@ -12,6 +12,7 @@ MAKERS = {
     "apex_dqn": "agents.apex_dqn.agent:make_agent",
     "impala": "agents.impala.agent:make_agent",
     "ppo": "agents.ppo.agent:make_agent",
+    "r2d2": "agents.r2d2.agent:make_agent",
 }
 
 

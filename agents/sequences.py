@@ -27,6 +27,16 @@ def transitions_of(steps: Steps) -> Steps:
     return rows
 
 
+def skip_rows(rows: Tree, count: int) -> Tree:
+    """All rows but the first `count`."""
+    return jax.tree.map(lambda leaf: leaf[count:], rows)
+
+
+def preceding(values: Array, before: Array) -> Array:
+    """Of each row [T, B, ...] the value of the row before it; of the first row `before` [B, ...]."""
+    return jnp.concatenate([before[None], values[:-1]])
+
+
 def discounts_of(steps: Steps, discount: float) -> Array:
     """What the value after each row counts: 0 after a termination, and on rows that aren't valid. [T, B] float32."""
     return discount * (steps.valid & ~steps.terminated).astype("float32")

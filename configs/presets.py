@@ -6,6 +6,7 @@ from collections.abc import Callable
 from agents.apex_dqn.config import ApexConfig
 from agents.impala.config import ImpalaConfig
 from agents.ppo.config import PpoConfig
+from agents.r2d2.config import R2d2Config
 from configs.experiment import (
     ActorConfig,
     EnvironmentConfig,
@@ -102,11 +103,18 @@ def impala_pong() -> Experiment:
     return Experiment(
         name="impala_pong",
         agent="impala",
-        agent_config=ImpalaConfig(network="small_cnn", hidden_sizes=(256,), reward_clip=1.0),
-        environment=EnvironmentConfig(name="Pong-v5", per_actor=16),
+        agent_config=ImpalaConfig(
+            replay=ReplaySpec(queue=True, trace=20, n_step=1, period=20, max_size=8),  # what waits grows old
+            network="small_cnn",
+            hidden_sizes=(256,),
+            reward_clip=1.0,
+            learning_rate=5e-4,
+        ),
+        environment=EnvironmentConfig(name="Pong-v5", per_actor=8),
         topology=TopologyConfig(shards=1),
-        learner=LearnerConfig(batch_size=32),
-        evaluator=EvaluatorConfig(episodes=4, pause=30.0),
+        actor=ActorConfig(items_in_flight=8),
+        learner=LearnerConfig(batch_size=4, prefetch=1),  # 80 steps an update: many small steps learn Pong sooner
+        evaluator=EvaluatorConfig(episodes=4, pause=300.0),  # a game takes a while, and CPU that the others lack
         run=RunConfig(target_return=18.0),
     )
 
@@ -135,6 +143,16 @@ def ppo_pendulum() -> Experiment:
     return _ppo_small("ppo_pendulum", "Pendulum-v1", config, -200.0)
 
 
+def r2d2_cartpole() -> Experiment:
+    """R2D2 balances a pole, with a memory it could do without."""
+    return _r2d2_small("r2d2_cartpole", "CartPole-v1", 475.0)
+
+
+def r2d2_catch() -> Experiment:
+    """R2D2 catches a falling ball on a 10 x 5 board."""
+    return _r2d2_small("r2d2_catch", "Catch-v0", 0.95)
+
+
 PRESETS: dict[str, Callable[[], Experiment]] = {
     make.__name__: make
     for make in (
@@ -147,6 +165,8 @@ PRESETS: dict[str, Callable[[], Experiment]] = {
         ppo_cartpole,
         ppo_catch,
         ppo_pendulum,
+        r2d2_cartpole,
+        r2d2_catch,
     )
 }
 
@@ -217,4 +237,34 @@ def _impala_small() -> ImpalaConfig:
         baseline_cost=0.05,
         entropy_cost=0.02,
         learning_rate=2e-3,
+    )
+
+
+def _r2d2_small(name: str, environment: str, target: float) -> Experiment:
+    """For observations of a few numbers: shorter sequences, so that there are many of them soon."""
+    return Experiment(
+        name=name,
+        agent="r2d2",
+        agent_config=R2d2Config(
+            replay=ReplaySpec(
+                burn_in=20,
+                trace=40,
+                n_step=5,
+                period=20,
+                sampler="prioritized",
+                priority_exponent=0.9,
+                max_size=10_000,
+                min_size=100,
+                samples_per_insert=8.0,
+                error_buffer=800.0,
+            ),
+            hidden_sizes=(128,),
+            discount=0.99,
+            target_period=100,
+            learning_rate=1e-3,
+            epsilon=1e-6,
+        ),
+        environment=EnvironmentConfig(name=environment, per_actor=8),
+        learner=LearnerConfig(batch_size=32),
+        run=RunConfig(target_return=target),
     )

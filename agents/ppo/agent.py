@@ -146,10 +146,10 @@ def experience_of(params: Params, steps: Steps, *, network: Network, config: Ppo
     values = over_time(functools.partial(network, params), steps.observation).value
     rows = transitions_of(steps)
     advantage = advantages(
-        values,
         config.reward_scale * rewards_of(rows, config.reward_clip),
         discounts_of(rows, config.discount),
         rows.valid,
+        values,
         trace_decay=config.trace_decay,
     )
     return Experience(

@@ -22,21 +22,21 @@ class PpoLoss(NamedTuple):
 
 
 def advantages(
-    values: Float[Array, "T+1 B"],
     reward: Float[Array, "T B"],
     discount: Float[Array, "T B"],
     valid: Bool[Array, "T B"],
+    values: Float[Array, "T+1 B"],
     *,
     trace_decay: float,
 ) -> Float[Array, "T B"]:
     """Generalised advantage estimates, cut where an episode ends.
 
     Args:
-        values: of every observation, the one to bootstrap from included.
         reward: 0 where not valid.
         discount: 0 where the episode terminated, and where not valid.
         valid: rows where an action was taken. The row before one that isn't bootstraps from its observation's value
             alone, as a time limit wants it: the trace goes no further.
+        values: of every observation, the one to bootstrap from included.
         trace_decay: lambda.
 
     Returns:

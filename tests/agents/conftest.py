@@ -3,4 +3,5 @@
 from jaxtyping import install_import_hook
 
 # Before a test imports them. pytest imports no test of agents/ before this file.
-install_import_hook(["agents.impala.loss", "agents.apex_dqn.loss"], "beartype.beartype")
+LOSSES = [f"agents.{agent}.loss" for agent in ("apex_dqn", "impala", "ppo", "r2d2")]
+install_import_hook(LOSSES, "beartype.beartype")
