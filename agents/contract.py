@@ -19,6 +19,7 @@ from absl import app, flags, logging
 
 from agents import signature_checks
 from agents.agent import Agent, Fleet, LearnerState
+from agents.episode_checks import arguments_decide, episodes_are_apart, priorities_are_usable
 from agents.example_batches import random_batch, random_observation
 from agents.registry import config_type, resolve
 from agents.signatures import example_timestep
@@ -178,18 +179,26 @@ def loss_falls(case: Case) -> None:
 
 
 def checkpoints_hold_everything(case: Case) -> None:
-    """A learner state saved by Orbax and restored gives the same next update."""
-    batch = case.batch()
-    state, _ = case.update(case.learner, batch)
+    """A learner's and an actor's state that Orbax saved and restored give the same next update and actions."""
+    agent, batch = case.agent, case.batch()
+    learner, _ = case.update(case.learner, batch)
+    act, params = jax.jit(agent.act), agent.actor_params(case.learner)
+    timestep = example_timestep(case.environment, ACTORS)
+    _, actor = act(params, agent.init_actor(jax.random.PRNGKey(0), Fleet(0, 1, ACTORS)), timestep)
+    state = {"learner": learner, "actor": actor}
     with tempfile.TemporaryDirectory() as directory, ocp.StandardCheckpointer() as checkpointer:
         path = Path(directory) / "state"
         checkpointer.save(path, state)
         checkpointer.wait_until_finished()
         restored = checkpointer.restore(path, jax.tree.map(np.asarray, state))
-    _want(_equal(state, restored), "The learner state came back from its checkpoint with other numbers.")
+    _want(_equal(state, restored), "The learner's or actor's state came back from its checkpoint with other numbers.")
     _want(
-        _equal(case.update(state, batch), case.update(restored, batch)),
+        _equal(case.update(learner, batch), case.update(restored["learner"], batch)),
         "update() after a restart differs from that without one. Keep everything that it uses in the state.",
+    )
+    _want(
+        _equal(act(params, actor, timestep), act(params, restored["actor"], timestep)),
+        "act() after a restart differs from that without one. Keep everything that it uses in the state.",
     )
 
 
@@ -208,9 +217,10 @@ def invalid_rows_say_nothing(case: Case) -> None:
     steps = _ending(case, terminated=False)
     end = case.agent.replay.burn_in + 1  # the episode's last observation; all after it is padding
     changed = jax.tree.map(np.copy, steps)
-    for leaf in jax.tree.leaves(changed._replace(valid=None, first=None, observation=None)):
+    for leaf in jax.tree.leaves(changed._replace(valid=None, first=None, observation=None, extras=None)):
         leaf[end:] = ~leaf[end:] if leaf.dtype == bool else leaf[end:] + 1
-    for leaf in jax.tree.leaves(changed.observation):
+    # What act() said of the episode's last observation, a value for instance, may be used as that observation may.
+    for leaf in jax.tree.leaves((changed.observation, changed.extras)):
         leaf[end + 1 :] = ~leaf[end + 1 :] if leaf.dtype == bool else leaf[end + 1 :] + 1
     _want_same(case, steps, changed, "what stands in rows that aren't valid")
     full = case.batch(ends=False).steps
@@ -232,6 +242,9 @@ CHECKS: tuple[Callable[[Case], None], ...] = (
     checkpoints_hold_everything,
     limits_are_no_deaths,
     invalid_rows_say_nothing,
+    episodes_are_apart,
+    priorities_are_usable,
+    arguments_decide,
 )
 
 
