@@ -79,15 +79,16 @@ def test_three_steps_and_a_value():
 
 def test_terminated_and_truncated_are_told_apart():
     # The episode ends after row 1; row 2 shows its last observation, x = 5, which the target network values 12.
-    ends = {"observation": [1, 3, 5, 7]}
+    ends: dict[str, Any] = {"observation": [1, 3, 5, 7]}
     np.testing.assert_allclose(of_rows(rows([1, 2, 4, 9], terminated=[1], **ends)).td_error, [[1 + 1 - 1]])
     np.testing.assert_allclose(of_rows(rows([1, 2, 4, 9], truncated=[1], **ends)).td_error, [[1 + 1 + 12 / 4 - 1]])
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_nothing_leaks_back_over_an_end(end: str):
-    base = of_rows(rows([1, 2, 0, 0], observation=[1, 3, 5, 7], **{end: [0]}))
-    changed = of_rows(rows([1, 8, 8, 8], observation=[1, 3, 9, 9], **{end: [0]}))
+    ends: dict[str, Any] = {end: [0]}
+    base = of_rows(rows([1, 2, 0, 0], observation=[1, 3, 5, 7], **ends))
+    changed = of_rows(rows([1, 8, 8, 8], observation=[1, 3, 9, 9], **ends))
     np.testing.assert_array_equal(base.td_error, changed.td_error)
     control = of_rows(rows([1, 8, 8, 8], observation=[1, 3, 9, 9]))
     assert control.td_error != of_rows(rows([1, 2, 0, 0], observation=[1, 3, 5, 7])).td_error

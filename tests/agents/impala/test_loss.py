@@ -105,8 +105,10 @@ def test_an_end_in_the_last_row_needs_only_the_observation_behind_it():
 
 @pytest.mark.parametrize("end", ["terminated", "truncated"])
 def test_nothing_leaks_back_over_an_end(end: str):
+    ends: dict[str, Any] = {end: [1]}
+
     def gradient(reward: list[float], observation: list[float]) -> Any:
-        steps = jax.tree.map(jnp.asarray, rows(reward, observation=observation, **{end: [1]}))
+        steps = jax.tree.map(jnp.asarray, rows(reward, observation=observation, **ends))
         logits = jnp.zeros((5, 1, 2))
 
         def total(logits: Any) -> Any:
