@@ -46,6 +46,7 @@ class Row(NamedTuple):
 
     name: str
     steps_per_second: float  # environment steps, median over the turns
+    cpu: float  # microseconds of this process's CPU time a step, median over the turns: steadier on a busy machine
     times_ready: float  # median ratio to `ready` of the same turn
     times_bare: float  # median ratio to `bare` of the same turn
     times_steps: float  # median ratio to `steps` of the same turn
@@ -171,8 +172,8 @@ class Bare:
 
 def write_ready(address: str, layout: Layout, segments: list[dict[str, Any]], seconds: float) -> float:
     """Segments that are ready; steps a second."""
-    bare = Bare(address, layout)
     start, appended = time.perf_counter(), 0
+    bare = Bare(address, layout)
     while time.perf_counter() - start < seconds:
         bare.append(segments[appended % len(segments)])
         appended += 1
@@ -184,12 +185,13 @@ def write_ready(address: str, layout: Layout, segments: list[dict[str, Any]], se
 
 def write_bare(address: str, layout: Layout, rows: list[Steps], seconds: float) -> float:
     """Segments gathered from the rows in plain loops; steps a second."""
-    bare, period = Bare(address, layout), SPEC.period
+    start, period = time.perf_counter(), SPEC.period
+    bare = Bare(address, layout)
     packed = np.zeros((ENVIRONMENTS, period + 1), layout.row_dtype)
     frames = np.zeros((ENVIRONMENTS, 3 + period + 1, 84, 84), np.uint8)
     columns = {"rows": packed.view(np.uint8).reshape(ENVIRONMENTS, period + 1, -1), "frames": frames}
     names = ("action", "reward", "first", "terminated", "truncated", "valid", "version")
-    start, steps, filled = time.perf_counter(), 0, 0
+    steps = filled = 0
     while time.perf_counter() - start < seconds:
         for row in rows:
             for name in names:
@@ -211,8 +213,8 @@ def write_bare(address: str, layout: Layout, rows: list[Steps], seconds: float) 
 
 def write_ours(address: str, layout: Layout, rows: list[Steps], seconds: float) -> float:
     """Through ReplayWriter, until everything is confirmed; steps a second."""
-    writer = ReplayWriter([address], layout, SPEC, ENVIRONMENTS, items_in_flight=IN_FLIGHT)
     start, steps = time.perf_counter(), 0
+    writer = ReplayWriter([address], layout, SPEC, ENVIRONMENTS, items_in_flight=IN_FLIGHT)
     while time.perf_counter() - start < seconds:
         for row in rows:
             writer.append(row)
@@ -249,14 +251,23 @@ def measure(seconds: float = 3.0, turns: int = 5) -> list[Row]:
         "writer": (write_ours, rows),
     }
     rates: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
     with server(layout) as address:
         for turn in range(turns + 1):
             for name, (write, data) in ways.items():
+                start, used = time.perf_counter(), time.process_time()
                 rate = write(address, layout, data, seconds if turn else min(seconds, 1.0))
+                steps = rate * (time.perf_counter() - start)
                 if turn:
                     rates[name].append(rate)
+                    cpu[name].append(1e6 * (time.process_time() - used) / steps)
     return [
-        Row(name, statistics.median(rate), *(_ratio(rate, rates[other]) for other in ("ready", "bare", "steps")))
+        Row(
+            name,
+            statistics.median(rate),
+            statistics.median(cpu[name]),
+            *(_ratio(rate, rates[other]) for other in ("ready", "bare", "steps")),
+        )
         for name, rate in rates.items()
     ]
 
@@ -267,10 +278,10 @@ def _ratio(left: list[float], right: list[float]) -> float:
 
 def main(arguments: list[str]) -> None:
     del arguments
-    print(f"{'':8} {'steps/s':>10} {'x ready':>8} {'x bare':>8} {'x steps':>8}")
+    print(f"{'':8} {'steps/s':>10} {'CPU us':>7} {'x ready':>8} {'x bare':>8} {'x steps':>8}")
     for row in measure(SECONDS.value, TURNS.value):
         ratios = f"{row.times_ready:8.2f} {row.times_bare:8.2f} {row.times_steps:8.2f}"
-        print(f"{row.name:8} {row.steps_per_second:10,.0f} {ratios}")
+        print(f"{row.name:8} {row.steps_per_second:10,.0f} {row.cpu:7.2f} {ratios}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import logging as python_logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import hypothesis
@@ -13,8 +14,11 @@ import pytest
 import reverb
 from hypothesis import strategies
 
+from configs.experiment import EnvironmentConfig
+from launch.environments.factory import make_environments
 from replay.layout import Layout, make_layout
 from replay.spec import ReplaySpec
+from replay.steps import Steps
 from replay.writer import ReplayWriter
 from tests.ports import free_port
 from tests.replay import servers
@@ -48,6 +52,15 @@ def shards() -> Iterator[Callable[..., Shards]]:
     yield start
     for each in started:
         each.stop()
+
+
+@pytest.fixture
+def started() -> Iterator[list[BaseProcess]]:
+    """Server processes; those in it are killed afterwards."""
+    processes: list[BaseProcess] = []
+    yield processes
+    for process in processes:
+        servers.kill(process)
 
 
 def feed(writer: ReplayWriter, stream: Stream, start: int = 0, end: int | None = None) -> None:
@@ -155,6 +168,50 @@ def test_the_tail_is_padded_and_cut_like_a_time_limit(shards: Any, name: str, ro
         assert trained[0, rows - 2] == (True, False)
 
 
+def test_pongs_stacks_come_back_from_single_frames(shards: Any):
+    """Real frames, real resets (episodes are cut after 30 steps); one buffer is fed again and again: it is copied."""
+    options = {"max_episode_steps": 30}
+    environments = make_environments(EnvironmentConfig(name="Pong-v5", options=options), 2, seed=0, threads=1)
+    spec = ReplaySpec(burn_in=4, trace=16, n_step=1, period=10)
+    layout = make_layout(spec, environments.spec, {})
+    running = shards(layout, 2)
+    writer = ReplayWriter(running.addresses, layout, spec, 2, items_per_shard=3)
+    shown, stream = environments.reset(), Stream([], [])
+    rng, buffer = np.random.default_rng(0), np.empty((2, 4, 84, 84), np.uint8)
+    for index in range(121):
+        action = rng.integers(0, 6, 2).astype(np.int32)
+        following = environments.step(action)
+        row = Steps(
+            observation=shown.observation.copy(),
+            action=action,
+            reward=rng.normal(size=2).astype(np.float32),  # tells rows apart
+            first=shown.first.copy(),
+            terminated=following.terminated.copy(),
+            truncated=following.truncated.copy(),
+            valid=~(shown.terminated | shown.truncated),
+            version=np.full(2, index, np.int32),
+            extras={},
+        )
+        stream.rows.append(row)
+        buffer[:] = row.observation
+        writer.append(row._replace(observation=buffer))
+        buffer[:] = 7
+        shown = following
+    environments.close()
+    firsts = np.stack([row.first for row in stream.rows])
+    assert (firsts.sum(axis=0) >= 4).all()
+    assert all(shard.flush(10) for shard in writer._shards)
+    found = read_sequences(layout, running.addresses)
+    assert len(found) == 2 * ((121 - 21) // 10 + 1)
+    across = 0
+    for steps, _ in found:
+        b, start = match(stream, steps, 2)
+        assert_steps_equal(steps, stream.sequence(b, start, 21))
+        across += bool(steps.first[1:].any())
+    assert across > 0
+    writer.close(5)
+
+
 def test_overlapping_sequences_share_their_segments(shards: Any):
     """81 rows every 40: what is stored is 44/40 frames a step, not 2 x 81/80 x 4; seen in the chunks' keys."""
     spec, environment = ReplaySpec(burn_in=8, trace=8, n_step=1, period=4), environment_spec("pixels")
@@ -174,7 +231,7 @@ def test_overlapping_sequences_share_their_segments(shards: Any):
     writer.close(5)
 
 
-def test_a_stopped_wait_ends_and_is_counted(shards: Any, caplog: pytest.LogCaptureFixture):
+def test_a_stopped_wait_ends_and_is_counted(shards: Any):
     """A full queue takes no more: what is in flight stays bounded, and `stop` ends the wait."""
     spec, environment = SPECS["one segment"], environment_spec("flat")
     layout = make_layout(spec, environment, EXTRAS, STATE)
@@ -266,12 +323,14 @@ def test_another_signature_is_refused_where_it_is_written(shards: Any):
 
 
 @pytest.mark.slow
-def test_a_killed_shard_is_passed_over_and_gets_data_again(caplog: pytest.LogCaptureFixture):
+def test_a_killed_shard_is_passed_over_and_gets_data_again(started: list[BaseProcess]):
     spec, environment = SPECS["segments"], environment_spec("flat")
     layout = make_layout(spec, environment, EXTRAS, STATE)
     ports = [free_port(), free_port()]
     addresses = [f"127.0.0.1:{port}" for port in ports]
     first, second = (servers.start_process(port, layout, max_size=100_000) for port in ports)
+    started += [first, second]
+    servers.wait_for(*ports)
     writer = ReplayWriter(addresses, layout, spec, 2, items_in_flight=8, items_per_shard=4)
     stream = random_stream(0, environment, 400, 2, end=0.0)
     feed(writer, stream)
@@ -288,7 +347,8 @@ def test_a_killed_shard_is_passed_over_and_gets_data_again(caplog: pytest.LogCap
     assert counts.items_lost == 0
     queued = writer._shards[0].count_unconfirmed()
     assert 0 < queued <= 8
-    again = servers.start_process(ports[0], layout, max_size=100_000)
+    started.append(servers.start_process(ports[0], layout, max_size=100_000))
+    servers.wait_for(ports[0])
     deadline = time.monotonic() + 60
     while servers.size(addresses[0]) < queued + 20:  # what was queued, and new items
         assert time.monotonic() < deadline, writer.counts
@@ -297,12 +357,12 @@ def test_a_killed_shard_is_passed_over_and_gets_data_again(caplog: pytest.LogCap
     writer.close(10)
     assert writer.counts.items_unconfirmed == 0
     assert writer.counts.shards_stalled == 0
-    for process in (second, again):
-        servers.kill(process)
 
 
 @pytest.mark.slow
-def test_shards_that_were_never_there_are_said_and_waited_for(caplog: pytest.LogCaptureFixture):
+def test_shards_that_were_never_there_are_said_and_waited_for(
+    started: list[BaseProcess], caplog: pytest.LogCaptureFixture
+):
     spec, environment = SPECS["one segment"], environment_spec("flat")
     layout = make_layout(spec, environment, EXTRAS, STATE)
     port, stop = free_port(), threading.Event()
@@ -314,9 +374,9 @@ def test_shards_that_were_never_there_are_said_and_waited_for(caplog: pytest.Log
         thread.join(11)
     assert thread.is_alive()
     assert f"{address} doesn't answer" in caplog.text
-    process = servers.start_process(port, layout)
+    started.append(servers.start_process(port, layout))
+    servers.wait_for(port)
     thread.join(30)
     assert not thread.is_alive()
     writer.close(5)
     assert writer.counts.items_confirmed == 1
-    servers.kill(process)

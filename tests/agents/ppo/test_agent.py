@@ -51,7 +51,8 @@ def test_actors_store_the_probability_of_what_they_did():
 
 def test_gaussian_actions_are_stored_with_their_density_and_not_clipped():
     action, log_probability, greedy = acted(CONTINUOUS, 4096)
-    assert action.dtype == np.float32 and action.shape == (4096, 2)
+    assert action.dtype == np.float32
+    assert action.shape == (4096, 2)
     np.testing.assert_allclose(np.std(action, axis=0), 1.0, atol=0.05)  # the bounds are 0.1
     centred = np.asarray(action) - np.asarray(greedy)  # greedy: the mean
     by_hand = np.sum(-0.5 * centred**2 - 0.5 * np.log(2 * np.pi), axis=1)
