@@ -11,16 +11,14 @@ import pytest
 
 from agents.r2d2.agent import StoredState, batch_loss
 from agents.r2d2.config import R2d2Config
-from agents.r2d2.loss import RecurrentQLoss, recurrent_q_loss
+from agents.r2d2.loss import RESCALING, RecurrentQLoss, recurrent_q_loss
 from agents.r2d2.rescaling import rescale, restore
 from agents.recurrent import Memory, empty_memory
 from replay.spec import ReplaySpec
 from replay.steps import Batch, Steps
 from tests.agents.rows import rows
 
-CONFIG = R2d2Config(
-    replay=ReplaySpec(burn_in=2, trace=1, n_step=2, period=1, sampler="prioritized"), discount=0.5
-)
+CONFIG = R2d2Config(replay=ReplaySpec(burn_in=2, trace=1, n_step=2, period=1, sampler="prioritized"), discount=0.5)
 
 
 def h(value: float) -> float:
@@ -65,8 +63,6 @@ def test_invalid_rows_count_for_nothing():
 
 
 def test_rescaling_and_its_inverse_by_hand_and_by_rlax():
-    from agents.r2d2.loss import RESCALING
-
     np.testing.assert_allclose(rescale(np.asarray([3.0, -8.0, 0.0])), [1.003, -2.008, 0.0])
     np.testing.assert_allclose(restore(np.asarray([1.003, -2.008, 0.0])), [3.0, -8.0, 0.0], atol=1e-9)
     values = np.linspace(-50, 50, 41).astype(np.float32)

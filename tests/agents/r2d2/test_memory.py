@@ -1,12 +1,12 @@
 """Stored states and burn-in: the learner's unroll against what acted, and against a whole episode's."""
 
-import dataclasses
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.flatten_util import ravel_pytree
 
 from agents.networks import make_torso
 from agents.r2d2.agent import inputs_of, unroll
@@ -75,7 +75,7 @@ def test_burn_in_passes_no_gradient():
         function = jax.jit(
             jax.grad(lambda p: jnp.sum(unroll(p, start, rows, network=NETWORK.apply, burn_in=burn_in)[-4:]))
         )
-        return jax.flatten_util.ravel_pytree(function(params))[0]
+        return ravel_pytree(function(params))[0]
 
     burnt = gradient(8, batch.state.memory, inputs)
     _, warm = NETWORK.apply(params, batch.state.memory, jax.tree.map(lambda leaf: leaf[:8], inputs))
@@ -84,46 +84,45 @@ def test_burn_in_passes_no_gradient():
     assert np.abs(burnt - gradient(0, batch.state.memory, inputs)).max() > 1e-2  # control: through all rows it differs
 
 
+BURN_IN = 40
+TRACE = 40
+
+
 @pytest.fixture(scope="module")
 def discrepancies() -> dict[str, float]:
     """The diagnostic of section 3, for weights that have moved on since the actor's.
 
-    The relative difference ||q - q*|| / max |q*| on the rows after the burn-in, where q* is of an unroll over the whole
-    episode with the new weights: mean over rows and sequences.
+    The relative difference ||q - q*|| / max |q*| over the rows that are trained on, where q* is of an unroll over the
+    whole episode with the new weights: mean over rows and sequences.
     """
-    agent = make(dataclasses.replace(CONFIG, lstm_size=CONFIG.lstm_size))
+    agent = make()
     old = agent.init_learner(jax.random.PRNGKey(0)).params
-    # An LSTM that remembers for long, as one does that was trained to: its forget gates are 0.98 at a bias of 4.
+    # Forget gates of 0.88 make a memory of some ten rows, as in a network that was trained to have one.
     cell = old["params"]["LstmCore_0"]["OptimizedLSTMCell_0"]
-    cell["hf"]["bias"] = jnp.full_like(cell["hf"]["bias"], 4.0)
-    keys = iter(jax.random.split(jax.random.PRNGKey(7), 100))
-    new = jax.tree.map(lambda leaf: leaf + 0.05 * jax.random.normal(next(keys), leaf.shape), old)
-    rollout = roll(agent, old, length=160, environments=32, end_chance=0.0)
-    truth = values(new, rollout.sequence(0, 160))
-    batch, burn_in, trace = rollout.sequence(80, 80), 40, 40
-    empty = jax.tree.map(jnp.zeros_like, batch.state.memory)
+    cell["hf"]["bias"] = jnp.full_like(cell["hf"]["bias"], 2.0)
+    leaves, tree = jax.tree.flatten(old)
+    keys = jax.random.split(jax.random.PRNGKey(7), len(leaves))
+    noise = [0.02 * jax.random.normal(key, leaf.shape) for key, leaf in zip(keys, leaves, strict=True)]
+    new = jax.tree.map(jnp.add, old, jax.tree.unflatten(tree, noise))
+    start = 80
+    rollout = roll(agent, old, length=start + BURN_IN + TRACE, environments=32, end_chance=0.0)
+    truth = values(new, rollout.sequence(0, start + BURN_IN + TRACE))[-TRACE:]
+    long, short = rollout.sequence(start, BURN_IN + TRACE), rollout.sequence(start + BURN_IN, TRACE)
+    empty = empty_memory(32, CONFIG.lstm_size)
 
-    def measure(memory: Any, burn: int) -> float:
-        skipped = Batch(jax.tree.map(lambda leaf: leaf, batch.steps), batch.state, batch.info)
-        if not burn:  # begin at the row where training does
-            skipped = rollout.sequence(80 + burn_in, trace)
-            memory = skipped.state.memory if memory is not empty else empty
-        q, right = values(new, skipped, burn_in=burn, memory=memory), truth[80 + burn_in :]
-        return float(np.mean(np.linalg.norm(q - right, axis=2) / np.abs(right).max()))
+    def measure(q: Any) -> float:
+        return float(np.mean(np.linalg.norm(q - truth, axis=2) / np.abs(truth).max()))
 
     return {
-        "zero": measure(empty, 0),
-        "zero, burnt in": measure(empty, burn_in),
-        "stored": measure(batch.state.memory, 0),
-        "stored, burnt in": measure(batch.state.memory, burn_in),
+        "zero": measure(values(new, short, memory=empty)),
+        "zero, burnt in": measure(values(new, long, memory=empty, burn_in=BURN_IN)),
+        "stored": measure(values(new, short)),
+        "stored, burnt in": measure(values(new, long, burn_in=BURN_IN)),
     }
 
 
 def test_a_stored_state_that_is_burnt_in_gives_values_nearest_to_the_whole_episodes(discrepancies: dict[str, float]):
-    print(discrepancies)
+    # Measured: 0.117 from a zero state, 0.0145 burnt in; 0.0185 from the stored state, 0.0020 burnt in.
     best = discrepancies["stored, burnt in"]
-    assert best < 0.5 * discrepancies["stored"]
-    assert best < 0.5 * discrepancies["zero, burnt in"]
-    assert discrepancies["zero, burnt in"] < 0.5 * discrepancies["zero"]
-    assert discrepancies["stored"] < 0.5 * discrepancies["zero"]
-    assert 0 < best  # control: the weights did move on
+    assert 0 < best < 0.5 * min(discrepancies["stored"], discrepancies["zero, burnt in"]), discrepancies
+    assert max(discrepancies["stored"], discrepancies["zero, burnt in"]) < 0.5 * discrepancies["zero"], discrepancies

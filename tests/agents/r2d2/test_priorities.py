@@ -1,6 +1,7 @@
 """Priorities of sequences: by hand, and the actor's against the learner's with the same network."""
 
 import dataclasses
+from types import ModuleType
 
 import jax
 import jax.numpy as jnp
@@ -15,11 +16,11 @@ from tests.agents.rows import rows
 
 
 @pytest.mark.parametrize("xp", [np, jnp])
-def test_the_largest_error_and_their_mean_are_mixed(xp):
+def test_the_largest_error_and_their_mean_are_mixed(xp: ModuleType):
     error, valid = xp.asarray([[1.0, 2.0], [-3.0, 9.0]]), xp.asarray([[True, True], [True, False]])
     given = sequence_priorities(error, valid, CONFIG, xp)
     np.testing.assert_allclose(given, [0.9 * 3 + 0.1 * 2 + 0.001, 2 + 0.001], rtol=1e-6)
-    none = sequence_priorities(error, ~valid & False, CONFIG, xp)
+    none = sequence_priorities(error, xp.zeros_like(valid), CONFIG, xp)
     np.testing.assert_allclose(none, 0.001, rtol=1e-6)
 
 
