@@ -5,14 +5,16 @@ import os
 import signal
 import time
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import reverb
 import tensorflow as tf
 
-from replay.layout import Layout
 from tests.ports import is_listening
+
+if TYPE_CHECKING:
+    from replay.layout import Layout  # at run time it would load JAX in every server process
 
 Signature = dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
 
@@ -33,22 +35,28 @@ def serve(port: int, signature: Signature, **options: Any) -> None:
     server.wait()
 
 
-def start_process(port: int, layout: Layout, **options: Any) -> BaseProcess:
-    """A server process that answers."""
+def start_process(port: int, layout: "Layout", **options: Any) -> BaseProcess:
+    """A server process; it answers some seconds later."""
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=serve, args=(port, layout.signature), kwargs=options, daemon=True)
     process.start()
-    deadline = time.monotonic() + 60
-    while not is_listening(port):
-        assert process.is_alive(), "the server ended"
-        assert time.monotonic() < deadline, "the server doesn't answer"
-        time.sleep(0.05)
     return process
 
 
+def wait_for(*ports: int) -> None:
+    """Waits until servers listen on all of these ports: their imports may take a minute where all cores are busy."""
+    deadline = time.monotonic() + 200
+    for port in ports:
+        while not is_listening(port):
+            assert time.monotonic() < deadline, f"no server answers on port {port}"
+            time.sleep(0.05)
+
+
 def kill(process: BaseProcess) -> None:
-    """SIGKILL."""
+    """SIGKILL, if it still runs."""
     assert process.pid is not None
+    if not process.is_alive():
+        return
     os.kill(process.pid, signal.SIGKILL)
     process.join(10)
 

@@ -380,3 +380,13 @@ def test_shards_that_were_never_there_are_said_and_waited_for(
     assert not thread.is_alive()
     writer.close(5)
     assert writer.counts.items_confirmed == 1
+
+    writer = ReplayWriter([address], layout, spec, 1, items_in_flight=2)
+    stream = random_stream(0, environment, 17, 1, end=0.0)
+    feed(writer, stream, 0, 9)
+    assert writer._shards[0].flush(10)
+    servers.kill(started[0])
+    feed(writer, stream, 9)
+    writer.close(1.0)  # ends though nobody answers
+    counts = writer.counts
+    assert (counts.items_created, counts.items_confirmed, counts.items_unconfirmed) == (2, 1, 1)
