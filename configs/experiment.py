@@ -44,7 +44,7 @@ class LearnerConfig:
 class ActorConfig:
     """The actors' loop."""
 
-    items_in_flight: int = 64  # items a writer may have unconfirmed at one shard
+    items_in_flight: int = 48  # items a writer may have unconfirmed at one shard
     items_per_shard: int = 256  # items written to one shard before the round robin moves on
     fetch_period: float = 0.05  # seconds between two looks for newer weights
     report_period: float = 0.5  # seconds between two metrics records

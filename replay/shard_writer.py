@@ -10,6 +10,7 @@ import reverb
 from absl import logging
 
 from replay.layout import STATE, Layout
+from replay.stream import leave_behind
 from replay.tables import TRAJECTORIES
 
 BYTES_IN_FLIGHT = 64 * 2**20  # of new data that one shard may have unconfirmed; more would only wait in memory
@@ -186,8 +187,12 @@ class ShardWriter:
 
     def _drop(self) -> None:
         writer, self._writer, self._history = self._writer, None, {}
-        if writer is not None:
+        if writer is None:
+            return
+        if self._answers(put_off=False):
             writer.close()
+        else:
+            leave_behind(writer)
 
 
 def describe(shards: Sequence[ShardWriter]) -> str:

@@ -15,6 +15,11 @@ SLICE_MS = 250  # milliseconds of one uninterruptible wait
 INFO_TIMEOUT_S = 1  # whole seconds; Reverb takes no others
 
 
+def leave_behind(writer: Any) -> None:
+    """Keeps a writer whose shard is gone from ever being closed: by its __del__ neither."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(writer))
+
+
 class Stream:
     """Inserts into one shard. Nothing but one item at a time is in flight, so items arrive in order."""
 
@@ -72,5 +77,5 @@ class Stream:
 
     def _abandon(self) -> None:
         if self._writer is not None:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._writer))  # its __del__ would close it
+            leave_behind(self._writer)
             self._writer = None
