@@ -21,8 +21,13 @@ def plan(experiment: Experiment) -> object:
     return plan_shard(replay, experiment.topology.shards, learner.batch_size, learner.samples_in_flight)
 
 
-def test_the_promised_ones_are_there_under_their_own_names(experiment: Experiment):
-    assert set(PRESETS) == {f"{agent}_{task}" for agent in ("apex", "impala") for task in ("cartpole", "catch", "pong")}
+def test_the_promised_ones_are_there():
+    pixels = {f"{agent}_pong" for agent in ("apex", "impala")}
+    small = {f"{agent}_{task}" for agent in ("apex", "impala", "ppo", "r2d2") for task in ("cartpole", "catch")}
+    assert set(PRESETS) == pixels | small | {"ppo_pendulum"}
+
+
+def test_each_is_there_under_its_own_name(experiment: Experiment):
     assert PRESETS[experiment.name]() == experiment
 
 
