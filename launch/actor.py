@@ -104,6 +104,7 @@ def _act(
         if now >= report_at:
             report_at = now + experiment.actor.report_period
             metrics.write(_report(steps, environments, fetcher, writer, int(version[0])))
+    metrics.write(_report(steps, environments, fetcher, writer, int(version[0])))  # what came since the last record
 
 
 def row_of(timestep: TimeStep, output: ActorOutput, following: TimeStep, version: Any) -> Steps:

@@ -130,11 +130,17 @@ class _Loop:
         self._checkpoint_at = time.monotonic() + self._config.checkpoint_period
 
     def run(self, stop: threading.Event) -> str:
+        reason = self._learn(stop)
+        self._save()
+        self._report_at = 0.0  # the last record counts what came since the one before
+        self._report(None, state="stopping")
+        return reason
+
+    def _learn(self, stop: threading.Event) -> str:
         self._publisher.publish(self._snapshot(self._state), self._steps)
         previous: Update | None = None
         while not stop.is_set():
             if self._last_step and self._steps >= self._last_step:
-                self._save()
                 return f"{self._steps:,} learner steps reached"
             batch = self._next_batch(stop)
             if batch is None:
@@ -155,7 +161,6 @@ class _Loop:
             self._report(update)
             if time.monotonic() >= self._checkpoint_at:
                 self._save()
-        self._save()
         return ""
 
     def _next_batch(self, stop: threading.Event) -> Any:

@@ -11,7 +11,13 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize(
     ("config", "target"),
-    [("apex_cartpole", 475.0), ("impala_cartpole", 475.0), ("apex_catch", 0.95), ("impala_catch", 0.95)],
+    [
+        ("apex_cartpole", 475.0),
+        ("impala_cartpole", 475.0),
+        ("ppo_cartpole", 475.0),
+        ("apex_catch", 0.95),
+        ("impala_catch", 0.95),
+    ],
 )
 def test_it_learns(config: str, target: float, tmp_path: Path) -> None:
     done = run_program(config, tmp_path, "run.seconds=110", timeout=150)
