@@ -45,7 +45,7 @@ class Fleet(NamedTuple):
 class Update(NamedTuple):
     """What update() says beside the new state."""
 
-    metrics: dict[str, Array]  # scalars, e.g. {"loss": ...}
+    metrics: dict[str, Array]  # scalars; the loss is "total"
     priorities: Array | None  # [B] float32 >= 0, new priorities of the batch; None where the agent has none
 
 

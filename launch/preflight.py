@@ -11,6 +11,7 @@ import psutil
 from absl import logging
 
 from agents.agent import Fleet
+from agents.signature_checks import check_agent
 from agents.signatures import example_timestep, state_spec
 from configs.experiment import Experiment
 from launch.actor import row_of
@@ -49,6 +50,8 @@ def check(experiment: Experiment) -> Preflight:
     """
     parts = assemble(experiment)
     check_batch(experiment)
+    if ":" in experiment.agent:  # from outside: those here are held to it by tests, and it takes two seconds
+        check_agent(parts.agent, parts.environment)
     check_row(experiment, parts)
     needed = memory_of(parts.agent.replay, parts.layout, experiment.topology.shards)
     check_memory(needed, psutil.virtual_memory().available, parts.agent.replay.max_size)
