@@ -35,4 +35,4 @@ def test_control_without_a_learning_rate_it_does_not(config: str, tmp_path: Path
     assert done.code == 0, done.output
     assert "30 seconds are over" in done.output, done.output
     assert done.status["state"]["learner_steps"] > 20, done.output  # it did all that the others do
-    assert done.status["state"]["training_return"] < (60 if config == "apex_cartpole" else 0.0)
+    assert done.status["state"]["training_return"] < (100 if config == "apex_cartpole" else 0.0)
