@@ -241,31 +241,31 @@ def _impala_small() -> ImpalaConfig:
 
 
 def _r2d2_small(name: str, environment: str, target: float) -> Experiment:
-    """For observations of a few numbers: shorter sequences, so that there are many of them soon."""
+    """For observations of a few numbers: many small updates on short sequences, for it takes two thousand of them."""
     return Experiment(
         name=name,
         agent="r2d2",
         agent_config=R2d2Config(
             replay=ReplaySpec(
-                burn_in=20,
-                trace=40,
+                burn_in=10,
+                trace=20,
                 n_step=5,
-                period=20,
+                period=10,
                 sampler="prioritized",
                 priority_exponent=0.9,
-                max_size=10_000,
-                min_size=100,
+                max_size=20_000,
+                min_size=200,
                 samples_per_insert=4.0,
                 error_buffer=800.0,
             ),
-            hidden_sizes=(128,),
+            hidden_sizes=(64,),
             lstm_size=32,
             discount=0.99,
-            target_period=40,  # with n_step=5 a value travels 5 rows a copy
-            learning_rate=2e-3,
+            target_period=100,
+            learning_rate=1e-3,
             epsilon=1e-6,
         ),
         environment=EnvironmentConfig(name=environment, per_actor=8),
-        learner=LearnerConfig(batch_size=32),
+        learner=LearnerConfig(batch_size=16, samples_in_flight=32),
         run=RunConfig(target_return=target),
     )
