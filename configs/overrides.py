@@ -2,12 +2,10 @@
 
 import dataclasses
 import difflib
-import inspect
-import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agents import registry
+from agents.registry import config_type
 from configs.experiment import Experiment
 from configs.fields import describe_type, hints_of, list_fields
 from configs.values import parse_value
@@ -51,24 +49,11 @@ def switch_agent(experiment: Experiment, agent: str) -> Experiment:
     """The same experiment with another agent, at the defaults of that agent's config."""
     if agent == experiment.agent:
         return experiment
-    return dataclasses.replace(experiment, agent=agent, agent_config=config_type(agent)())
-
-
-def config_type(agent: str) -> type:
-    """The dataclass that the agent's make_agent(config, environment) takes.
-
-    Raises:
-        ValueError: for an unknown agent, or one that doesn't say which config it takes.
-    """
-    make_agent = registry.resolve(agent)
-    first = next(iter(inspect.signature(make_agent).parameters), None)
-    found = typing.get_type_hints(make_agent).get(first or "")
-    if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
-        raise OverrideError(
-            f"agent={agent}: the first parameter of its make_agent is annotated with {found!r}, so its config isn't "
-            "known. Annotate it with the agent's config dataclass."
-        )
-    return found
+    try:
+        config = config_type(agent)()
+    except ValueError as error:
+        raise OverrideError(str(error)) from error
+    return dataclasses.replace(experiment, agent=agent, agent_config=config)
 
 
 def _split(override: str) -> tuple[str, str]:

@@ -3,7 +3,7 @@ import math
 
 import pytest
 
-from configs import overrides as module
+from agents.registry import config_type
 from configs.experiment import Experiment
 from configs.overrides import OverrideError, apply_overrides
 from tests.configs import sample
@@ -149,4 +149,4 @@ def test_unknown_agent_gets_an_error():
 
 
 def test_config_type_is_read_off_the_factory():
-    assert module.config_type("tests.configs.sample:make_agent") is sample.SampleConfig
+    assert config_type("tests.configs.sample:make_agent") is sample.SampleConfig

@@ -2,10 +2,11 @@ import dataclasses
 
 import pytest
 
+from agents.registry import config_type
 from configs import serialization
 from configs.experiment import Experiment
 from configs.fields import list_fields
-from configs.overrides import apply_overrides, config_type, switch_agent
+from configs.overrides import apply_overrides, switch_agent
 from configs.presets import PRESETS, describe_presets, preset
 from replay.plan import plan_shard
 
