@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from agents.agent import Agent, Fleet, Params, TimeStep
+from agents.rows import row_of
 from agents.signatures import map_observation
 from replay.spec import ArraySpec, EnvironmentSpec
 from replay.steps import Batch, SampleInfo, Steps
@@ -57,7 +58,7 @@ def random_batch(
             terminated=~over & (chance < END_CHANCE),
             truncated=~over & (chance > 1 - END_CHANCE) & ends,
         )
-        rows.append(_row(timestep, output, following))
+        rows.append(row_of(timestep, output, following, np.zeros(batch_size, np.int32)))
         timestep = following
     steps: Steps = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
     info = SampleInfo(
@@ -66,17 +67,3 @@ def random_batch(
         items=np.full(batch_size, 1000, np.int32),
     )
     return Batch(steps, jax.tree.map(np.asarray, stored), info)
-
-
-def _row(timestep: TimeStep, output: Any, following: TimeStep) -> Steps:
-    return Steps(
-        observation=timestep.observation,
-        action=np.asarray(output.action),
-        reward=following.reward,
-        first=timestep.first,
-        terminated=following.terminated,
-        truncated=following.truncated,
-        valid=~(timestep.terminated | timestep.truncated),
-        version=np.zeros(following.reward.shape, np.int32),
-        extras={name: np.asarray(value) for name, value in output.extras.items()},
-    )

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 from absl import logging
 
-from agents.agent import ActorOutput, Fleet, TimeStep
+from agents.agent import Fleet
+from agents.rows import row_of
 from launch.assembly import Parts, assemble, key_of
 from launch.environments.factory import make_environments
 from launch.environments.protocol import Environments
 from launch.roles import Assignment
 from replay.metrics import MetricsWriter
-from replay.steps import Steps, Tree
 from replay.variables import VariableFetcher
 from replay.writer import ReplayWriter
 
@@ -105,22 +105,6 @@ def _act(
             report_at = now + experiment.actor.report_period
             metrics.write(_report(steps, environments, fetcher, writer, int(version[0])))
     metrics.write(_report(steps, environments, fetcher, writer, int(version[0])))  # what came since the last record
-
-
-def row_of(timestep: TimeStep, output: ActorOutput, following: TimeStep, version: Any) -> Steps:
-    """The row of one step [B, ...]: what was seen and done, and what the following step says came of it."""
-    extras: dict[str, Tree] = {name: np.asarray(value) for name, value in output.extras.items()}
-    return Steps(
-        observation=timestep.observation,
-        action=np.asarray(output.action),
-        reward=following.reward,
-        first=timestep.first,
-        terminated=following.terminated,
-        truncated=following.truncated,
-        valid=~(timestep.terminated | timestep.truncated),
-        version=version,
-        extras=extras,
-    )
 
 
 def _report(

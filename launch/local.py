@@ -100,7 +100,7 @@ def main(argv: Sequence[str]) -> int:
         if flags.FLAGS.dry_run:
             from launch import preflight  # loads JAX and TensorFlow, which takes seconds
 
-            print("\n".join(preflight.check(experiment).lines))
+            print("\n".join(preflight.check(experiment)))
             return 0
         return run(experiment)
     except (ValueError, ImportError, OSError) as error:

@@ -1,6 +1,5 @@
 """What can be known to fail is refused here, before a role starts."""
 
-import dataclasses
 import shutil
 import threading
 from collections.abc import Sequence
@@ -11,10 +10,10 @@ import psutil
 from absl import logging
 
 from agents.agent import Fleet
+from agents.rows import row_of
 from agents.signature_checks import check_agent
 from agents.signatures import example_timestep, state_spec
 from configs.experiment import Experiment
-from launch.actor import row_of
 from launch.assembly import Parts, assemble, key_of
 from launch.roles import Assignment
 from replay.fields import check_rows
@@ -23,17 +22,10 @@ from replay.tables import memory_of
 MEMORY_SHARE = 0.9  # of what is available may go to full tables
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Preflight:
-    """What a run will be, as lines for a person."""
-
-    lines: tuple[str, ...]
-
-
 def run(assignment: Assignment, stop: threading.Event) -> str:
     """The role that comes before all others: "" where the experiment can run, else what keeps it from that."""
     try:
-        for line in check(assignment.experiment).lines:
+        for line in check(assignment.experiment):
             logging.info("%s", line)
         check_disk(disk_free(str(assignment.run_directory)), assignment.experiment.run.directory)
     except (ValueError, TypeError, ImportError) as error:
@@ -42,8 +34,8 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     return ""
 
 
-def check(experiment: Experiment) -> Preflight:
-    """Builds everything once without starting anything.
+def check(experiment: Experiment) -> Sequence[str]:
+    """Builds everything once without starting anything; what the run will be, in lines for a person.
 
     Raises:
         ValueError: for whatever can't work; the message names the field, the value, why and the fix.
@@ -55,7 +47,7 @@ def check(experiment: Experiment) -> Preflight:
     check_row(experiment, parts)
     needed = memory_of(parts.agent.replay, parts.layout, experiment.topology.shards)
     check_memory(needed, psutil.virtual_memory().available, parts.agent.replay.max_size)
-    return Preflight(lines=tuple(describe(experiment, parts, needed)))
+    return describe(experiment, parts, needed)
 
 
 def check_batch(experiment: Experiment) -> None:

@@ -16,9 +16,11 @@ from agents.exploration import epsilon_greedy, epsilon_ladder
 from agents.importance import anneal, importance_weights
 from agents.networks import DuelingHead, make_torso, over_time
 from agents.optimizers import make_optimizer
+from agents.q_learning import QLearnerState, follow_gradient, init_q_learner
+from agents.requirements import discrete_actions
 from agents.sequences import n_step_windows, take_rows
 from agents.signatures import example_timestep
-from replay.spec import DiscreteAction, EnvironmentSpec
+from replay.spec import EnvironmentSpec
 from replay.steps import Array, Batch, Steps, Tree
 
 QNetwork = Callable[[Params, Tree], Array]  # observation [B, *obs] -> q [B, A]
@@ -31,15 +33,6 @@ class ActorState(NamedTuple):
     epsilon: Array  # [B] float32
 
 
-class LearnerState(NamedTuple):
-    """What the learner carries."""
-
-    params: Params
-    target_params: Params
-    optimizer: optax.OptState
-    step: Array  # int32, updates done
-
-
 def make_agent(config: ApexConfig, environment: EnvironmentSpec) -> Agent:
     """Builds the agent.
 
@@ -48,13 +41,9 @@ def make_agent(config: ApexConfig, environment: EnvironmentSpec) -> Agent:
             observation doesn't fit.
     """
     _check(config)
-    if not isinstance(environment.action, DiscreteAction):
-        raise ValueError(
-            f"agent=apex_dqn chooses among discrete actions, and this environment takes {environment.action}. "
-            "Set another environment.name, or another agent."
-        )
+    actions = discrete_actions("apex_dqn", environment)
     torso = make_torso(config.network, config.hidden_sizes, environment)
-    network = DuelingHead(torso, environment.action.count, config.head_size)
+    network = DuelingHead(torso, actions, config.head_size)
     optimizer = make_optimizer(
         config.optimizer, config.learning_rate, config.epsilon, config.max_gradient_norm, config.rmsprop_decay
     )
@@ -71,10 +60,9 @@ def make_agent(config: ApexConfig, environment: EnvironmentSpec) -> Agent:
         q = network.apply(params, timestep.observation)
         return _output(q, jnp.argmax(q, axis=1).astype(jnp.int32)), state
 
-    def init_learner(key: Key) -> LearnerState:
+    def init_learner(key: Key) -> QLearnerState:
         params = network.init(key, example_timestep(environment, 1).observation)
-        target_params = jax.tree.map(jnp.copy, params)  # a donated state must not hold a buffer twice
-        return LearnerState(params, target_params, optimizer.init(params), jnp.zeros((), jnp.int32))
+        return init_q_learner(params, optimizer)
 
     return Agent(
         replay=config.replay,
@@ -106,16 +94,13 @@ def _update(
     config: ApexConfig,
     network: QNetwork,
     optimizer: optax.GradientTransformation,
-    state: LearnerState,
+    state: QLearnerState,
     batch: Batch,
-) -> tuple[LearnerState, Update]:
+) -> tuple[QLearnerState, Update]:
     exponent = anneal(state.step, config.importance_exponent, config.importance_exponent_final, config.importance_steps)
     weight = importance_weights(batch.info, exponent)
     loss = functools.partial(batch_loss, target_params=state.target_params, weight=weight, network=network)
     gradient, result = jax.grad(lambda params: loss(params, batch.steps, config=config), has_aux=True)(state.params)
-    change, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-    params, step = optax.apply_updates(state.params, change), state.step + 1
-    target_params = optax.periodic_update(params, state.target_params, step, config.target_period)
     error = jnp.max(jnp.abs(result.td_error), axis=0)
     metrics = {
         "total": result.total,
@@ -123,7 +108,8 @@ def _update(
         "gradient_norm": optax.tree.norm(gradient),
         "importance_exponent": exponent,
     }
-    return LearnerState(params, target_params, optimizer_state, step), Update(metrics, error + config.priority_floor)
+    moved = follow_gradient(state, gradient, optimizer, config.target_period)
+    return moved, Update(metrics, error + config.priority_floor)
 
 
 def batch_loss(

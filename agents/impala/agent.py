@@ -13,9 +13,10 @@ from agents.impala.config import ImpalaConfig
 from agents.impala.loss import ImpalaLoss, impala_loss
 from agents.networks import PolicyValue, PolicyValueHead, make_torso, over_time
 from agents.optimizers import make_optimizer
+from agents.requirements import discrete_actions, require_rows_once
 from agents.sequences import discounts_of, rewards_of, transitions_of
 from agents.signatures import example_timestep
-from replay.spec import DiscreteAction, EnvironmentSpec
+from replay.spec import EnvironmentSpec
 from replay.steps import Array, Batch, Steps, Tree
 
 PolicyValueNetwork = Callable[[Params, Tree], PolicyValue]  # of observation [B, *obs]
@@ -41,14 +42,10 @@ def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
     Raises:
         ValueError: actions that aren't discrete, a replay that gives a row more than once, or a bound below 1.
     """
-    if not isinstance(environment.action, DiscreteAction):
-        raise ValueError(
-            f"agent=impala chooses among discrete actions, and this environment takes {environment.action}. "
-            "Set another environment.name, or another agent."
-        )
+    actions = discrete_actions("impala", environment)
     _check(config)
     torso = make_torso(config.network, config.hidden_sizes, environment)
-    network = PolicyValueHead(torso, environment.action.count)
+    network = PolicyValueHead(torso, actions)
     optimizer = make_optimizer(
         config.optimizer, config.learning_rate, config.epsilon, config.max_gradient_norm, config.rmsprop_decay
     )
@@ -83,14 +80,7 @@ def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
 
 
 def _check(config: ImpalaConfig) -> None:
-    replay = config.replay
-    if not replay.queue or replay.n_step != 1 or replay.burn_in or replay.period != replay.trace:
-        raise ValueError(
-            f"agent_config.replay.queue={replay.queue}, n_step={replay.n_step}, burn_in={replay.burn_in}, "
-            f"period={replay.period}, trace={replay.trace}: IMPALA trains on each row once, with one more to bootstrap "
-            "from. Set agent_config.replay.queue=True agent_config.replay.n_step=1 agent_config.replay.burn_in=0 "
-            f"agent_config.replay.period={replay.trace}."
-        )
+    require_rows_once(config.replay, "IMPALA trains on each row once")
     if config.clip_rho < 1.0:
         raise ValueError(
             f"agent_config.clip_rho={config.clip_rho} must be at least 1, the bound of the traces' coefficients c: "

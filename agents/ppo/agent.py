@@ -15,6 +15,7 @@ from agents.policies import as_stored, distribution, sample_with_log_probability
 from agents.ppo.config import PpoConfig
 from agents.ppo.loss import PpoLoss, advantages, normalize, ppo_loss
 from agents.ppo.network import ActorCritic, Outputs
+from agents.requirements import require_rows_once
 from agents.sequences import discounts_of, rewards_of, take_rows, transitions_of
 from agents.signatures import example_timestep
 from replay.spec import EnvironmentSpec
@@ -96,13 +97,7 @@ def make_agent(config: PpoConfig, environment: EnvironmentSpec) -> Agent:
 
 def _check(config: PpoConfig) -> None:
     replay = config.replay
-    if not replay.queue or replay.n_step != 1 or replay.burn_in or replay.period != replay.trace:
-        raise ValueError(
-            f"agent_config.replay.queue={replay.queue}, n_step={replay.n_step}, burn_in={replay.burn_in}, "
-            f"period={replay.period}, trace={replay.trace}: PPO trains on the rows of each sequence in one update, "
-            "with one more to bootstrap from. Set agent_config.replay.queue=True agent_config.replay.n_step=1 "
-            f"agent_config.replay.burn_in=0 agent_config.replay.period={replay.trace}."
-        )
+    require_rows_once(replay, "PPO trains on the rows of each sequence in one update")
     if config.epochs < 1 or config.minibatches < 1 or replay.trace % config.minibatches:
         raise ValueError(
             f"agent_config.epochs={config.epochs}, minibatches={config.minibatches}, replay.trace={replay.trace}: each "

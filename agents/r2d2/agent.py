@@ -13,14 +13,16 @@ from agents.exploration import epsilon_greedy, epsilon_ladder
 from agents.importance import importance_weights
 from agents.networks import make_torso
 from agents.optimizers import make_optimizer
+from agents.q_learning import QLearnerState, follow_gradient, init_q_learner
 from agents.r2d2.config import R2d2Config
 from agents.r2d2.loss import RecurrentQLoss, recurrent_q_loss
 from agents.r2d2.network import Inputs, RecurrentQ
 from agents.r2d2.priorities import actor_priorities, sequence_priorities
 from agents.recurrent import Memory, empty_memory
+from agents.requirements import discrete_actions
 from agents.sequences import n_step_windows, preceding, skip_rows, take_rows
 from agents.signatures import example_timestep
-from replay.spec import DiscreteAction, EnvironmentSpec
+from replay.spec import EnvironmentSpec
 from replay.steps import Array, Batch, Steps
 
 Network = Callable[[Params, Memory, Inputs], tuple[Array, Memory]]  # q [T, B, A], and the memory after
@@ -41,15 +43,6 @@ class ActorState(NamedTuple):
     stored: StoredState
 
 
-class LearnerState(NamedTuple):
-    """What the learner carries."""
-
-    params: Params
-    target_params: Params
-    optimizer: optax.OptState
-    step: Array  # int32, updates done
-
-
 def make_agent(config: R2d2Config, environment: EnvironmentSpec) -> Agent:
     """Builds the agent.
 
@@ -58,13 +51,9 @@ def make_agent(config: R2d2Config, environment: EnvironmentSpec) -> Agent:
             observation doesn't fit.
     """
     _check(config)
-    if not isinstance(environment.action, DiscreteAction):
-        raise ValueError(
-            f"agent=r2d2 chooses among discrete actions, and this environment takes {environment.action}. "
-            "Set another environment.name, or another agent."
-        )
+    actions = discrete_actions("r2d2", environment)
     torso = make_torso(config.network, config.hidden_sizes, environment)
-    network = RecurrentQ(torso, environment.action.count, config.lstm_size, config.head_size)
+    network = RecurrentQ(torso, actions, config.lstm_size, config.head_size)
     optimizer = make_optimizer(
         config.optimizer, config.learning_rate, config.epsilon, config.max_gradient_norm, config.rmsprop_decay
     )
@@ -91,13 +80,12 @@ def make_agent(config: R2d2Config, environment: EnvironmentSpec) -> Agent:
         action = jnp.argmax(q, axis=1).astype(jnp.int32)
         return _output(q, action, timestep), state._replace(stored=StoredState(memory, action))
 
-    def init_learner(key: Key) -> LearnerState:
+    def init_learner(key: Key) -> QLearnerState:
         timestep = example_timestep(environment, 1)
         actor = init_actor(key, Fleet(0, 1, 1))
         inputs = Inputs(timestep.observation, actor.stored.action, timestep.reward, timestep.first)
         params = network.init(key, actor.stored.memory, jax.tree.map(lambda leaf: leaf[None], inputs))
-        target_params = jax.tree.map(jnp.copy, params)  # a donated state must not hold a buffer twice
-        return LearnerState(params, target_params, optimizer.init(params), jnp.zeros((), jnp.int32))
+        return init_q_learner(params, optimizer)
 
     return Agent(
         replay=config.replay,
@@ -126,16 +114,13 @@ def _check(config: R2d2Config) -> None:
 
 
 def _update(
-    config: R2d2Config, network: Network, optimizer: optax.GradientTransformation, state: LearnerState, batch: Batch
-) -> tuple[LearnerState, Update]:
+    config: R2d2Config, network: Network, optimizer: optax.GradientTransformation, state: QLearnerState, batch: Batch
+) -> tuple[QLearnerState, Update]:
     weight = importance_weights(batch.info, config.importance_exponent)
     loss = functools.partial(
         batch_loss, batch=batch, target_params=state.target_params, weight=weight, network=network, config=config
     )
     gradient, result = jax.grad(loss, has_aux=True)(state.params)
-    change, optimizer_state = optimizer.update(gradient, state.optimizer, state.params)
-    params, step = optax.apply_updates(state.params, change), state.step + 1
-    target_params = optax.periodic_update(params, state.target_params, step, config.target_period)
     valid = skip_rows(batch.steps.valid, config.replay.burn_in)[: config.replay.trace]
     priorities = sequence_priorities(result.td_error, valid, config)
     metrics = {
@@ -143,7 +128,8 @@ def _update(
         "priority": jnp.mean(priorities),
         "gradient_norm": optax.tree.norm(gradient),
     }
-    return LearnerState(params, target_params, optimizer_state, step), Update(metrics, priorities)
+    moved = follow_gradient(state, gradient, optimizer, config.target_period)
+    return moved, Update(metrics, priorities)
 
 
 def batch_loss(
