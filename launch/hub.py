@@ -242,7 +242,7 @@ class Hub:
         now = time.monotonic()
         for name in [name for name, due in self._due.items() if due <= now]:
             state = self.states[name]
-            channel = next((channel for channel, node in self._channels.items() if node == state.node), None)
+            channel = self._channel_of(state)
             del self._due[name]
             state.status, state.pid, state.code, state.text = "starting", 0, None, ""
             if channel is not None:  # else node_ended() has been or will be told
@@ -260,12 +260,16 @@ class Hub:
             if elapsed < turn * self._stop_grace and not all(other.exited for other in earlier):
                 continue
             state.stop_asked = True
-            channel = next((channel for channel, node in self._channels.items() if node == state.node), None)
+            channel = self._channel_of(state)
             if channel is None or state.name not in self._started or state.name in self._due:
                 # There is no process, and there will be none.
                 self._exit(state, 0, "")
             else:
                 channel.send(Stop(state.name, left))
+
+    def _channel_of(self, state: RoleState) -> Channel | None:
+        """To the supervisor of a role; None while its node isn't there."""
+        return next((channel for channel, node in self._channels.items() if node == state.node), None)
 
     def _say(self) -> None:
         waiting = [state.name for state in self.states.values() if state.status == "starting"]
