@@ -27,6 +27,7 @@ HURRIED_GRACE = 1.5  # the same after a second Ctrl-C
 # Launchpad nodes for roles of one kind; further roles share them. A node costs 0.5 s of CPU time, most of it for the
 # import of Launchpad: a few are free while the warm process imports on another core, hundreds are not.
 NODES_PER_GROUP = 4
+_EXEC_SECONDS = 5.0  # that a new process has to show its arguments
 TICK = 0.25  # seconds between two calls of on_tick
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -146,9 +147,8 @@ class _Program:
         with _output_to(self._logs / "launchpad.log"):
             _launch_nodes(nodes, self.hub.address, address, variables)
         for child in psutil.Process().children():
-            if child.pid not in before:
-                with contextlib.suppress(psutil.Error, StopIteration):  # it has ended already
-                    self._nodes[next(word for word in child.cmdline() if word in nodes)] = child
+            if child.pid not in before and (node := _node_of(child, nodes)):
+                self._nodes[node] = child
         for node in set(nodes) - set(self._nodes):
             self.hub.node_ended(node)
         self._signals.install()  # Launchpad's own would kill everything, the launcher included, after ten seconds
@@ -266,6 +266,20 @@ def _python_path() -> str:
     installed = (sys.prefix, sys.base_prefix)
     places = own + [os.path.abspath(place) for place in sys.path if not place.startswith(installed) or place == ""]
     return os.pathsep.join(dict.fromkeys(places))
+
+
+def _node_of(process: psutil.Process, nodes: Sequence[str]) -> str:
+    """The node that a new process is, by its arguments; "" if it has ended already, or is none."""
+    deadline = time.monotonic() + _EXEC_SECONDS
+    while time.monotonic() < deadline:
+        try:
+            arguments = process.cmdline()
+        except psutil.Error:
+            return ""
+        if arguments:
+            return next((word for word in arguments if word in nodes), "")
+        time.sleep(0.001)  # the kernel is still setting up the program that it executes
+    return ""
 
 
 def _has_ended(process: psutil.Process) -> bool:

@@ -179,6 +179,7 @@ class Supervisor:
     """The loop of one node."""
 
     def __init__(self, node: str, hub: str, warm: str) -> None:
+        self._node = node
         self._hub = connect(hub)
         self._warm = warm
         self._roles: dict[str, _Role] = {}
@@ -201,8 +202,10 @@ class Supervisor:
                 elif self._roles.get(key.data.request.name) is key.data:
                     self._look_at(key.data)
 
-    def stop_all(self) -> None:
-        """Stops every role; `run` returns when they are gone."""
+    def stop_all(self, cause: str = "") -> None:
+        """Stops every role; `run` returns when they are gone. A cause other than the hub's wish is logged."""
+        if cause:
+            print(f"node {self._node} ends: {cause}", file=sys.stderr, flush=True)
         self._dismissed = True
         for role in list(self._roles.values()):
             self._stop(role, GRACE)
@@ -214,9 +217,9 @@ class Supervisor:
             if message.name in self._roles:
                 self._stop(self._roles[message.name], message.grace)
         else:
-            if message is None:  # the launcher is gone
+            if message is None:
                 self._selector.unregister(self._hub)
-            self.stop_all()
+            self.stop_all("its launcher is gone" if message is None else "")
 
     def _start(self, request: RoleRequest) -> None:
         log = Path(request.log)
@@ -309,5 +312,5 @@ def supervise(node: str, hub: str, warm: str) -> None:
     for name in NODE_VARIABLES:
         os.environ.pop(name, None)
     supervisor = Supervisor(node, hub, warm)
-    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop_all())
+    signal.signal(signal.SIGTERM, lambda *_: supervisor.stop_all("SIGTERM"))
     supervisor.run()
