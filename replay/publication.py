@@ -121,8 +121,8 @@ class ShardPublisher:
             self._insert(*encoded)
         except Exception as error:  # whatever a server may answer: this thread has to outlive it
             if not self._stop.is_set():
-                self.failed += 1
                 logging.warning("weights of version %d refused by %s: %s", publication.version, self._address, error)
+                self.failed += 1
             return False
         self._patience.over()
         self.inserted += 1
@@ -158,13 +158,13 @@ class ShardPublisher:
                 raise TimeoutError("stopped")
             if time.monotonic() > deadline:
                 deadline = time.monotonic() + allowed
-                self.failed += 1
                 logging.warning(
                     "weights of version %d not accepted by %s within %.1f s: it gets the newest when it answers again",
                     manifest.version,
                     self._address,
                     allowed,
                 )
+                self.failed += 1
 
     def _look(self) -> TableState | None:
         try:

@@ -169,11 +169,12 @@ def test_what_is_no_record_is_counted_and_the_good_ones_after_it_arrive(addresse
     ]
     for columns in garbage:
         insert(*columns)
-    writer = MetricsWriter(addresses, "actor", 0)
+    writer = MetricsWriter(addresses, "learner", 0)
     writer.write({"n": 5})
     writer.close(30)
     reader = connect(MetricsReader, addresses)
-    assert [record.values for record in reader.read(30)] == [{"n": 5}]
+    # An actor's record, left for a dead shard by the test before, may still arrive.
+    assert [record.values for record in reader.read(30) if record.role == "learner"] == [{"n": 5}]
     assert reader.bad_records == len(garbage)
     assert "no record" in caplog.text
 
