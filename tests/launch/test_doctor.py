@@ -5,7 +5,6 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,14 @@ SECONDS = 100
 
 
 def run_doctor(
-    *arguments: str, environ: dict[str, str] | None = None, before: Callable[[], None] | None = None
+    *arguments: str,
+    environ: dict[str, str] | None = None,
+    open_files: int = resource.getrlimit(resource.RLIMIT_NOFILE)[0],
 ) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     return subprocess.run(
-        [sys.executable, "-m", "launch.doctor", *arguments],
-        cwd=ROOT, env={**inherited, "COLUMNS": "250", **(environ or {})}, preexec_fn=before,
+        ["sh", "-c", 'ulimit -n "$0"; exec "$@"', str(open_files), sys.executable, "-m", "launch.doctor", *arguments],
+        cwd=ROOT, env={**inherited, "COLUMNS": "250", **(environ or {})},
         capture_output=True, text=True, timeout=SECONDS,
     )  # fmt: skip
 
@@ -51,13 +52,10 @@ def test_good_machine(tmp_path: Path):
 
 @pytest.mark.slow
 def test_broken_machine_is_described_and_fails(tmp_path: Path):
-    def lower_the_limit() -> None:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
-
     environ = shadow(tmp_path, "rlax", "raise ImportError('libmissing.so.1: cannot open shared object file')")
     environ["http_proxy"] = "http://192.0.2.1:3128"  # an address that is never anybody's (RFC 5737)
     environ["no_proxy"] = "example.org"
-    done = run_doctor(environ=environ, before=lower_the_limit)
+    done = run_doctor(environ=environ, open_files=512)
     assert done.returncode == 1
     assert row(done.stdout, "import rlax")[1:3] == [
         "problem",
