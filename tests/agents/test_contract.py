@@ -6,9 +6,11 @@ import pytest
 from agents import contract, registry
 from agents.contract import EXAMPLES, Case, run_checks
 from agents.registry import config_type, resolve
+from replay.spec import ReplaySpec
 from tests.agents import broken
 from tests.source_tree import ROOT
 
+SMALLER = {"ppo": {"replay": ReplaySpec(queue=True, trace=16, n_step=1, period=16, max_size=64)}}  # for images
 CASES = [(agent, environment) for agent in registry.MAKERS for environment in ("vector", "dict")]
 
 
@@ -23,7 +25,7 @@ def test_registered_agents_hold_to_it(name, environment):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", registry.MAKERS)
 def test_registered_agents_hold_to_it_on_images(name):
-    config = config_type(name)(network="small_cnn", hidden_sizes=(32,))
+    config = config_type(name)(network="small_cnn", hidden_sizes=(32,), **SMALLER.get(name, {}))
     verdicts = run_checks(resolve(name)(config, EXAMPLES["image"]), EXAMPLES["image"])
     assert [verdict.message for verdict in verdicts if not verdict.passed] == []
 
