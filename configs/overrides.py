@@ -18,8 +18,8 @@ class OverrideError(ValueError):
 def apply_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experiment:
     """Returns the experiment with all of `overrides` ("path=value") applied at once; of two for one path the last wins.
 
-    `agent=NAME` comes first wherever it stands, and sets `agent_config` to the defaults of that agent's config. One key
-    of a dict field is set by its own path: `environment.options.frame_skip=4`.
+    `agent=NAME` comes first wherever it stands; see `switch_agent`. One key of a dict field is set by its own path:
+    `environment.options.frame_skip=4`.
 
     Raises:
         OverrideError: for an unknown path (names the nearest ones) or a value of the wrong type.
@@ -46,14 +46,20 @@ def apply_overrides(experiment: Experiment, overrides: Sequence[str]) -> Experim
 
 
 def switch_agent(experiment: Experiment, agent: str) -> Experiment:
-    """The same experiment with another agent, at the defaults of that agent's config."""
+    """The same experiment with another agent, at the defaults of that agent's config.
+
+    Where that config extends the present one, the fields that they share keep their values.
+    """
     if agent == experiment.agent:
         return experiment
     try:
-        config = config_type(agent)()
+        config = config_type(agent)
     except ValueError as error:
         raise OverrideError(str(error)) from error
-    return dataclasses.replace(experiment, agent=agent, agent_config=config)
+    present, kept = experiment.agent_config, {}
+    if dataclasses.is_dataclass(present) and issubclass(config, type(present)):
+        kept = {field.name: getattr(present, field.name) for field in dataclasses.fields(present)}
+    return dataclasses.replace(experiment, agent=agent, agent_config=config(**kept))
 
 
 def _split(override: str) -> tuple[str, str]:

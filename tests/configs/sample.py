@@ -34,6 +34,18 @@ class SampleConfig(Common):
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class LargerConfig(SampleConfig):
+    """One that extends another agent's."""
+
+    atoms: int = 51  # of each value
+
+
+def make_larger_agent(config: LargerConfig, environment: Any) -> LargerConfig:
+    """Stands for the factory of an agent that is built on another."""
+    return config
+
+
 def make_agent(config: SampleConfig, environment: Any) -> SampleConfig:
     """Stands for an agent's factory."""
     return config

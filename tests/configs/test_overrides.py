@@ -138,6 +138,15 @@ def test_naming_the_agent_that_it_has_keeps_its_config():
     assert apply_overrides(tuned, [f"agent={tuned.agent}"]) == tuned
 
 
+def test_agent_whose_config_extends_the_present_one_keeps_its_numbers():
+    tuned = apply_overrides(sample_experiment(), ["agent_config.widths=8", "agent_config.replay.max_size=2_000"])
+    changed = apply_overrides(tuned, ["agent=tests.configs.sample:make_larger_agent", "agent_config.atoms=3"])
+    fields = {field.name: getattr(tuned.agent_config, field.name) for field in dataclasses.fields(SampleConfig)}
+    assert changed.agent_config == sample.LargerConfig(**fields, atoms=3)
+    back = apply_overrides(changed, [f"agent={tuned.agent}"])
+    assert back.agent_config == SampleConfig()
+
+
 def test_agent_that_does_not_say_its_config():
     with pytest.raises(OverrideError, match="Annotate it"):
         apply_overrides(sample_experiment(), ["agent=tests.configs.sample:make_agent_without_annotation"])
