@@ -127,6 +127,7 @@ class _Loop:
         self._waited = 0.0  # seconds
         self._lags: list[float] = []  # learner steps, since the last record
         self._report_at = 0.0
+        self._newest: Update | None = None
         self._checkpoint_at = time.monotonic() + self._config.checkpoint_period
 
     def run(self, stop: threading.Event) -> str:
@@ -157,7 +158,7 @@ class _Loop:
                 logging.info("First learner step done, compiled in it.")
             else:  # one update may be under way while the next batch is fetched, not more
                 jax.block_until_ready(previous.metrics)
-            previous = update
+            previous = self._newest = update
             self._report(update)
             if time.monotonic() >= self._checkpoint_at:
                 self._save()
@@ -201,7 +202,18 @@ class _Loop:
         if update is not None:
             values.update({f"loss/{name}": float(value) for name, value in update.metrics.items()})
         self._metrics.write(values)
+        self._check_loss()
+
+    def _check_loss(self) -> None:
+        """Weights that went to NaN never come back: better to end here, and start again from the last good ones."""
+        loss = 0.0 if self._newest is None else float(self._newest.metrics.get("total", 0.0))
+        if not np.isfinite(loss):
+            raise FloatingPointError(
+                f"The loss is {loss} at learner step {self._steps:,}: no weights after it are worth keeping. Look at "
+                "loss/* in metrics.jsonl, and lower agent_config.learning_rate or set agent_config.reward_clip."
+            )
 
     def _save(self) -> None:
+        self._check_loss()
         self._checkpoints.save(self._steps, self._state)
         self._checkpoint_at = time.monotonic() + self._config.checkpoint_period
