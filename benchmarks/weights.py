@@ -146,7 +146,10 @@ class _Learner:
 
 
 def _delays(publisher: Any, client: Any, pipe: Any, weights: np.ndarray[Any, Any], turn: int) -> tuple[float, float]:
-    """Seconds that ours and the bare side took, one after the other."""
+    """Seconds that ours and the bare side took, one after the other, each beginning with nothing under way."""
+    while (counts := publisher.counts).published > counts.inserted[0] + counts.replaced[0]:
+        time.sleep(0.01)
+    time.sleep(0.2)  # and downloaded
     weights[-1] = (FIRST + turn) % 1000
     ours = weights.copy()
     pipe.send(("fetch", FIRST + turn))

@@ -7,8 +7,10 @@ to read.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,7 +30,7 @@ class VariableMismatch(ValueError):
     """The published weights are not of the structure this process expects."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Leaf:
     """One array of a pytree."""
 
@@ -36,16 +38,16 @@ class Leaf:
     dtype: str
     shape: tuple[int, ...]
 
-    @property
+    @functools.cached_property
     def nbytes(self) -> int:
         """Bytes of its data."""
-        return int(np.prod(self.shape, dtype=np.int64)) * _dtype(self.dtype).itemsize
+        return math.prod(self.shape) * _dtype(self.dtype).itemsize
 
     def __str__(self) -> str:
         return f"{self.dtype}{list(self.shape)}"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What one publication is. `sequence` counts the publications of one publisher: later ones are newer, whatever
     their versions say.
@@ -57,7 +59,7 @@ class Manifest:
     leaves: tuple[Leaf, ...]
     digest: str = ""  # of the data
 
-    @property
+    @functools.cached_property
     def offsets(self) -> list[int]:
         """Where each leaf starts, then where the data ends; bytes."""
         offsets = [0]
@@ -65,13 +67,13 @@ class Manifest:
             offsets.append(offsets[-1] + _aligned(leaf.nbytes))
         return offsets
 
-    @property
+    @functools.cached_property
     def piece(self) -> int:
         """Bytes of each piece."""
         total = self.offsets[-1]
         return min(PIECE * max(1, -(-total // (PIECE * MAX_PIECES))), max(ALIGNMENT, total))
 
-    @property
+    @functools.cached_property
     def pieces(self) -> int:
         """How many there are, at least one."""
         return max(1, -(-self.offsets[-1] // self.piece))
