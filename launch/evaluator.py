@@ -62,6 +62,7 @@ def _evaluate_on_and_on(
         if newest is None:  # the same weights again would say nothing new
             stop.wait(0.1)
             continue
+        fetcher.held = True  # else every publication of a minute is downloaded for nothing
         params, version = jax.device_put(newest[0]), newest[1]
         key = key_of(assignment.experiment.run.seed, EVALUATOR_STREAM, assignment.index, evaluations)
         state = parts.agent.init_actor(key, Fleet(0, 1, environments.num))
@@ -86,6 +87,7 @@ def _evaluate_on_and_on(
             }
         )
         stop.wait(config.pause)
+        fetcher.held = False
 
 
 def play(

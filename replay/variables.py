@@ -105,6 +105,7 @@ class VariableFetcher:
         self.address = address
         self.version = -1  # of the weights that newest() gave last
         self.bytes_downloaded = 0  # manifests included
+        self.held = False  # set it, and nothing is asked for until it is cleared
         self._want: tuple[Leaf, ...] = describe(structure)
         self._treedef = jax.tree_util.tree_structure(structure)
         self._period_s = period_s
@@ -174,6 +175,9 @@ class VariableFetcher:
         pause = 0.0
         while not self._stop.wait(pause):
             pause = self._period_s
+            if self.held:
+                self._heard = time.monotonic()
+                continue
             try:
                 self._look()
             except Exception as error:  # the shard is gone, or answers nonsense: neither may end this thread

@@ -95,6 +95,24 @@ def test_what_is_published_is_fetched_once_with_its_version(shard, connect):
     assert take(fetcher) == (2.5, 4)
 
 
+def test_a_held_fetcher_downloads_nothing_and_then_the_newest(shard, connect):
+    publisher = connect(VariablePublisher, [shard.address])
+    publisher.publish(weights(1), 1)
+    fetcher = connect(VariableFetcher, shard.address, weights(0), period_s=0.005)
+    assert take(fetcher) == (1.0, 1)
+    fetcher.held = True
+    time.sleep(0.1)  # what was under way
+    downloaded = fetcher.bytes_downloaded
+    publisher.publish(weights(2), 2)
+    eventually(lambda: publisher.counts.inserted[0] == 2)
+    publisher.publish(weights(3), 3)
+    eventually(lambda: publisher.counts.inserted[0] == 3)
+    time.sleep(0.1)
+    assert (fetcher.newest(), fetcher.bytes_downloaded) == (None, downloaded)
+    fetcher.held = False
+    assert take(fetcher) == (3.0, 3)
+
+
 def test_nothing_is_downloaded_while_nothing_is_new(shard, connect):
     client = reverb.Client(shard.address)
 
