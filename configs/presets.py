@@ -113,7 +113,8 @@ def impala_pong() -> Experiment:
         environment=EnvironmentConfig(name="Pong-v5", per_actor=8),
         topology=TopologyConfig(shards=1),
         actor=ActorConfig(items_in_flight=8),
-        learner=LearnerConfig(batch_size=4, prefetch=1),  # 80 steps an update: many small steps learn Pong sooner
+        # 80 steps an update: many small steps learn Pong sooner. Weights change four times while an actor gathers them.
+        learner=LearnerConfig(batch_size=4, prefetch=1, publish_period=4),
         evaluator=EvaluatorConfig(episodes=4, pause=300.0),  # a game takes a while, and CPU that the others lack
         run=RunConfig(target_return=18.0),
     )

@@ -18,6 +18,7 @@ from launch.roles import Assignment
 from replay.dataset import ReplayReader
 from replay.metrics import MetricsWriter
 from replay.priorities import PriorityUpdater
+from replay.publication import PERIOD_S
 from replay.steps import Batch, SampleInfo
 from replay.variables import VariablePublisher
 
@@ -128,17 +129,20 @@ class _Loop:
         self._lags: list[float] = []  # learner steps, since the last record
         self._report_at = 0.0
         self._newest: Update | None = None
+        self._publish_at = 0.0  # when shards take weights again
+        self._unpublished = False  # whether weights are newer than those published
         self._checkpoint_at = time.monotonic() + self._config.checkpoint_period
 
     def run(self, stop: threading.Event) -> str:
         reason = self._learn(stop)
+        self._publish_pending()
         self._save()
         self._report_at = 0.0  # the last record counts what came since the one before
         self._report(None, state="stopping")
         return reason
 
     def _learn(self, stop: threading.Event) -> str:
-        self._publisher.publish(self._snapshot(self._state), self._steps)
+        self._publish()
         previous: Update | None = None
         while not stop.is_set():
             if self._last_step and self._steps >= self._last_step:
@@ -151,7 +155,9 @@ class _Loop:
             if update.priorities is not None:
                 self._priorities.update(batch.shard, batch.key, update.priorities)
             if self._steps % self._config.publish_period == 0:
-                self._publisher.publish(self._snapshot(self._state), self._steps)
+                self._unpublished = True
+                if time.monotonic() >= self._publish_at:
+                    self._publish()
             self._lags.append(self._steps - 1 - batch.version_mean)
             if previous is None:
                 jax.block_until_ready(update.metrics)
@@ -164,6 +170,19 @@ class _Loop:
                 self._save()
         return ""
 
+    def _publish(self) -> None:
+        self._publisher.publish(self._snapshot(self._state), self._steps)
+        self._unpublished, self._publish_at = False, time.monotonic() + PERIOD_S
+
+    def _publish_pending(self) -> None:
+        """Publishes what was left out because it came too soon after the publication before it.
+
+        A copy of the weights waits for the update that makes them: one at every step would keep this thread from
+        fetching the next batch meanwhile, for weights that are replaced before their turn comes.
+        """
+        if self._unpublished:
+            self._publish()
+
     def _next_batch(self, stop: threading.Event) -> Any:
         began = time.monotonic()
         say_at = began + PATIENCE
@@ -172,6 +191,7 @@ class _Loop:
             if batch is not None:
                 self._waited += time.monotonic() - began
                 return batch
+            self._publish_pending()
             if time.monotonic() >= say_at:
                 say_at += PATIENCE
                 stalled = ", ".join(self._reader.stalled) or "none is stalled"
