@@ -36,6 +36,7 @@ ndarray = np.ndarray[Any, Any]
 Dataset = Any  # tf.data.Dataset, which is generic for the type checker only
 RETRY_S = 1.0  # pause before the datasets are made anew after a passing error
 CONNECT_S = 0.5  # between two looks whether a shard is up, and for each of them
+LARGE_ITEM = 16 << 10  # bytes, from which on items aren't put into sub-batches
 PASSING = (tf.errors.UnavailableError, tf.errors.CancelledError, tf.errors.DeadlineExceededError)
 
 
@@ -217,9 +218,10 @@ class ReplayReader:
         )
 
     def _flat(self, tensor: tf.Tensor) -> ndarray:
-        """[sub-batches, sub-batch, ...] as [B, ...], without the copy that Tensor.numpy() makes."""
+        """A column of an element of make_dataset() as [B, ...], without the copy that Tensor.numpy() makes."""
         array = np.asarray(memoryview(tensor))
-        return array.reshape(self._batch_size, *array.shape[2:])
+        whole = array.shape[0] == self._batch_size
+        return array if whole else array.reshape(self._batch_size, *array.shape[2:])
 
     def _watch(self) -> None:
         while not self._stop.wait(1.0):
@@ -235,9 +237,14 @@ def make_dataset(
     samples_in_flight: int,
     stop: threading.Event,
 ) -> Dataset:
-    """Elements (shard, info, columns), each [sub-batches, sub-batch, ...], of whichever shards answer first."""
+    """Elements (shard, info, columns) of whichever shards answer first.
+
+    Each [sub-batches, sub-batch, ...], or [B, ...] where sub-batches are of one item or of a whole batch: batching is a
+    copy each time. Large items come one by one, for that copy would cost more than going through the interleave does.
+    """
     shards = len(addresses)
-    piece = sub_batch(plan.queue, shards, batch_size)
+    large = layout.item_nbytes >= LARGE_ITEM
+    piece = 1 if large else sub_batch(plan.queue, shards, batch_size)
     specs = to_tensor_specs(layout)
 
     def samples(address: tf.Tensor) -> Dataset:
@@ -253,6 +260,8 @@ def make_dataset(
     def slot(shard: tf.Tensor, address: tf.Tensor) -> Dataset:
         up = tf.data.Dataset.from_tensors(address).map(lambda name: _when_up(name, stop))
         # flat_map makes the sampler when it is first asked for an element, which is in the slot's own thread.
+        if piece == 1:
+            return up.flat_map(samples).map(lambda sample: (shard, sample.info, sample.data))
         return (
             up.flat_map(samples)
             .batch(piece, drop_remainder=True)
@@ -261,7 +270,8 @@ def make_dataset(
 
     slots: Dataset = tf.data.Dataset.from_tensor_slices((np.arange(shards, dtype=np.int32), list(addresses)))
     dataset = slots.interleave(slot, cycle_length=shards, num_parallel_calls=shards, deterministic=False)
-    dataset = dataset.batch(batch_size // piece, drop_remainder=True)
+    if piece == 1 or piece < batch_size:
+        dataset = dataset.batch(batch_size // piece, drop_remainder=True)
     if not plan.queue:  # whose items shouldn't wait
         dataset = dataset.prefetch(1)  # batches are put together in a thread that holds no GIL
     options = tf.data.Options()
