@@ -28,6 +28,14 @@ class TopologyConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class ShardConfig:
+    """What each replay shard keeps on disk, to begin with when it is started again; queues keep nothing."""
+
+    checkpoint_period: float = 60.0  # seconds between checkpoints, longer where they would take 5 %; 0: none
+    checkpoints_kept: int = 2  # the newest ones
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LearnerConfig:
     """The learner's loop."""
 
@@ -91,6 +99,7 @@ class Experiment:
     environment: EnvironmentConfig = EnvironmentConfig()
     topology: TopologyConfig = TopologyConfig()
     actor: ActorConfig = ActorConfig()
+    shard: ShardConfig = ShardConfig()
     learner: LearnerConfig = LearnerConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()
     supervision: SupervisionConfig = SupervisionConfig()

@@ -27,7 +27,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     try:
         for line in check(assignment.experiment):
             logging.info("%s", line)
-        check_disk(disk_free(str(assignment.run_directory)), assignment.experiment.run.directory)
+        check_disk(disk_free(str(assignment.run_directory)), assignment.experiment)
     except (ValueError, TypeError, ImportError) as error:
         logging.exception("This experiment can't run.")
         return f"This experiment can't run. {type(error).__name__}: {error}"
@@ -103,12 +103,19 @@ def check_memory(needed: int, available: int, max_size: int) -> None:
         )
 
 
-def check_disk(free: int, path: str) -> None:
-    """The run directory's disk."""
-    if free < 2**29:
+def check_disk(free: int, experiment: Experiment) -> None:
+    """The run directory's disk: the learner's checkpoints and logs, and those of full shards before compression."""
+    shard, parts = experiment.shard, assemble(experiment)
+    if shard.checkpoints_kept < 1:
+        raise ValueError(f"shard.checkpoints_kept={shard.checkpoints_kept} must be at least 1. Set it to 1 or more.")
+    tables = memory_of(parts.agent.replay, parts.layout, experiment.topology.shards)
+    generations = 0 if parts.plan.queue or not shard.checkpoint_period else shard.checkpoints_kept + 1
+    needed = 2**29 + generations * tables
+    if free < needed:
         raise ValueError(
-            f"run.directory={path!r} has {size(free)} left on its disk: checkpoints and logs need 512 MiB. "
-            "Free some, or set run.directory to another disk."
+            f"run.directory={experiment.run.directory!r} has {size(free)} left on its disk: logs and checkpoints may "
+            f"need {size(needed)}, most of it for the shards' tables. Free some, set run.directory to another disk, or "
+            "set shard.checkpoint_period=0."
         )
 
 

@@ -1,22 +1,54 @@
-"""The replay role: serves one shard until it is stopped."""
+"""The replay role: serves one shard until it is stopped, and keeps checkpoints of its tables."""
 
 import threading
+import time
 
 from absl import logging
 
 from launch.assembly import assemble
 from launch.roles import Assignment
 from replay.server import Shard
+from replay.shard_checkpoints import ShardCheckpoints
+
+SHARE = 0.05  # of the time may go into checkpoints: one that takes long is followed by a longer pause
+STOP_SECONDS = 2.0  # that a checkpoint under way has to end in when the shard is to stop
 
 
 def run(assignment: Assignment, stop: threading.Event) -> str:
-    """Serves shard `index` at its address until `stop` is set."""
-    parts = assemble(assignment.experiment)
-    address = assignment.addresses[assignment.index]
-    shard = Shard(int(address.rsplit(":", 1)[1]), parts.plan, parts.layout)
+    """Serves shard `index` at its address until `stop` is set, beginning with its newest good checkpoint."""
+    experiment, address = assignment.experiment, assignment.addresses[assignment.index]
+    parts = assemble(experiment)
+    port = int(address.rsplit(":", 1)[1])
+    if parts.plan.queue or not experiment.shard.checkpoint_period:  # what a queue holds is stale by then
+        shard = Shard(port, parts.plan, parts.layout)
+        saving = None
+    else:
+        root = assignment.run_directory / "checkpoints" / assignment.name
+        checkpoints = ShardCheckpoints(root, parts.plan, parts.layout, kept=experiment.shard.checkpoints_kept)
+        shard = checkpoints.start(port)
+        saving = threading.Thread(
+            target=_keep_saving, args=(checkpoints, shard, experiment.shard.checkpoint_period, stop), daemon=True
+        )
+        saving.start()
     logging.info("Serving %s at %s.", assignment.name, address)
-    try:
-        stop.wait()
-    finally:
+    stop.wait()
+    if saving is not None:
+        saving.join(STOP_SECONDS)
+    if saving is None or not saving.is_alive():  # else the server, which would wait for it, ends with the process
         shard.stop()
     return ""
+
+
+def _keep_saving(checkpoints: ShardCheckpoints, shard: Shard, period: float, stop: threading.Event) -> None:
+    pause = period
+    while not stop.wait(pause):
+        began = time.monotonic()
+        try:
+            manifest = checkpoints.save(shard)
+        except Exception as error:  # a full disk, say: the shard serves on, and the checkpoints before stay
+            logging.error("No checkpoint this time: %s", error)
+        else:
+            size = sum(file["bytes"] for file in manifest.files.values()) / 2**20
+            taken = time.monotonic() - began
+            logging.info("Checkpoint of %s in %.1f s, %.0f MiB.", manifest.items, taken, size)
+        pause = max(period, (time.monotonic() - began) * (1 / SHARE - 1))

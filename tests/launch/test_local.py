@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -168,18 +169,25 @@ def wait_for_learning(status: Path, process: "subprocess.Popen[bytes]") -> None:
 
 
 @pytest.mark.slow
-def test_killed_roles_come_back_and_the_run_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", ["impala_catch", "apex_catch"])
+def test_killed_roles_come_back_and_the_run_goes_on(config: str, tmp_path: Path) -> None:
     """One of each kind is killed in turn; the program still learns to catch every ball."""
+    keeps = config == "apex_catch"  # a queue keeps nothing
+    overrides = ("run.target_evaluations=1000", "run.seconds=100", "shard.checkpoint_period=1")
     with open(tmp_path / "output.txt", "w+") as output:
         process = subprocess.Popen(
-            command_line("impala_catch", tmp_path / "runs", "run.target_evaluations=1000", "run.seconds=100"),
+            command_line(config, tmp_path / "runs", *overrides),
             cwd=REPOSITORY, env=environment(), stdout=output, stderr=subprocess.STDOUT,
         )  # fmt: skip
         directory = tmp_path / "runs" / "latest"
         try:
             wait_for_learning(directory / "status.json", process)
             for name in ("actor-0", "evaluator-0", "replay-0", "learner-0", "monitor-0"):
+                if name == "replay-0" and keeps:
+                    wait_until(lambda: "Checkpoint of" in (directory / "logs/replay-0.log").read_text(), 30)
                 kill_and_wait(directory, name)
+            restored = re.findall(r"Restored (\d+) items", (directory / "logs/replay-0.log").read_text())
+            assert [int(items) > 0 for items in restored] == [True] * keeps
             wait_until(lambda: evaluation(directory) >= 0.95, 60)
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=30) == 130
