@@ -1,6 +1,7 @@
 """Launches a whole program on this machine: replay shards, actors, a learner, an evaluator and a monitor.
 
 python -m launch.local --config=apex_cartpole --set learner.batch_size=256 run.seed=1
+python -m launch.local --resume=runs/latest --set run.environment_steps=1e6
 """
 
 import socket
@@ -11,16 +12,17 @@ from pathlib import Path
 from absl import app, flags
 
 from configs.experiment import Experiment
-from launch import command_line
+from launch import command_line, resume
 from launch.display import Display
 from launch.processes import role_environment
 from launch.program import Outcome, run_program
 from launch.restarts import RestartPolicy
 from launch.roles import Assignment
-from launch.run_directory import make_run_directory
+from launch.run_directory import RunDirectory, make_run_directory
 
 USAGE = (
-    "       --dry_run   print the program (nodes, tables, limits, memory) and check everything; start nothing",
+    "       --dry_run     print the program (nodes, tables, limits, memory) and check everything; start nothing",
+    "       --resume=RUN  instead of --config: go on with a run, e.g. runs/latest, from its newest checkpoints",
     "",
     "Ends at run.target_return, run.environment_steps, run.learner_steps or run.seconds, or at Ctrl-C. The last lines",
     "say what was reached and where the files are. Exit code 0: it reached its end; 130 or 143: it was stopped by a",
@@ -68,9 +70,8 @@ def free_addresses(count: int) -> list[str]:
             probe.close()
 
 
-def run(experiment: Experiment) -> int:
-    """Runs the program to its end, shown in this terminal; the exit code."""
-    directory = make_run_directory(experiment)
+def run(experiment: Experiment, directory: RunDirectory) -> int:
+    """Runs the program to its end in a run's folder, shown in this terminal; the exit code."""
     assignments = assignments_of(experiment, free_addresses(experiment.topology.shards), directory.path.resolve())
     with Display(directory.path, experiment.name) as display:
         outcome = run_program(
@@ -85,6 +86,21 @@ def run(experiment: Experiment) -> int:
     return outcome.code
 
 
+def go_on(path: str, overrides: Sequence[str]) -> int:
+    """Runs a run's program again, from its newest checkpoints; the exit code.
+
+    Raises:
+        ValueError: it can't be gone on with; the message says why.
+    """
+    if flags.FLAGS.config or flags.FLAGS.dry_run:
+        raise ValueError("--resume takes the experiment from the run's folder: leave out --config and --dry_run.")
+    directory = resume.run_directory_of(path)
+    experiment = resume.resumed_experiment(directory, overrides)
+    with resume.claimed(directory):
+        resume.reopen(directory, experiment)
+        return run(experiment, directory)
+
+
 def say_failure(outcome: Outcome) -> None:
     """What went wrong, the first cause last, where people look."""
     for problem in outcome.problems:
@@ -95,14 +111,19 @@ def say_failure(outcome: Outcome) -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Checks, then runs."""
+    overrides = [*flags.FLAGS.set, *argv[1:]]
     try:
-        experiment = command_line.experiment_of(flags.FLAGS.config, [*flags.FLAGS.set, *argv[1:]])
+        if flags.FLAGS.resume:
+            return go_on(flags.FLAGS.resume, overrides)
+        experiment = command_line.experiment_of(flags.FLAGS.config, overrides)
         if flags.FLAGS.dry_run:
             from launch import preflight  # loads JAX and TensorFlow, which takes seconds
 
             print("\n".join(preflight.check(experiment)))
             return 0
-        return run(experiment)
+        directory = make_run_directory(experiment)
+        with resume.claimed(directory):
+            return run(experiment, directory)
     except (ValueError, ImportError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
@@ -113,5 +134,6 @@ if __name__ == "__main__":
         print(command_line.help_text("launch.local", __doc__, USAGE))
         sys.exit(0)
     command_line.define_flags()
+    flags.DEFINE_string("resume", "", "A run's folder to go on with, e.g. runs/latest; instead of --config.")
     flags.DEFINE_bool("dry_run", False, "Print the program and check everything; start nothing.")
     app.run(main, flags_parser=command_line.parse)

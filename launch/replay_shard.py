@@ -11,7 +11,7 @@ from replay.server import Shard
 from replay.shard_checkpoints import ShardCheckpoints
 
 SHARE = 0.05  # of the time may go into checkpoints: one that takes long is followed by a longer pause
-STOP_SECONDS = 2.0  # that a checkpoint under way has to end in when the shard is to stop
+STOP_SECONDS = 2.0  # that a checkpoint has to end in when the shard is to stop; one that takes longer isn't begun
 
 
 def run(assignment: Assignment, stop: threading.Event) -> str:
@@ -40,8 +40,8 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
 
 
 def _keep_saving(checkpoints: ShardCheckpoints, shard: Shard, period: float, stop: threading.Event) -> None:
-    pause = period
-    while not stop.wait(pause):
+    pause, taken = period, 0.0
+    while not stop.wait(pause) or taken < STOP_SECONDS / 2:
         began = time.monotonic()
         try:
             manifest = checkpoints.save(shard)
@@ -49,6 +49,8 @@ def _keep_saving(checkpoints: ShardCheckpoints, shard: Shard, period: float, sto
             logging.error("No checkpoint this time: %s", error)
         else:
             size = sum(file["bytes"] for file in manifest.files.values()) / 2**20
-            taken = time.monotonic() - began
-            logging.info("Checkpoint of %s in %.1f s, %.0f MiB.", manifest.items, taken, size)
-        pause = max(period, (time.monotonic() - began) * (1 / SHARE - 1))
+            logging.info("Checkpoint of %s in %.1f s, %.0f MiB.", manifest.items, time.monotonic() - began, size)
+        if stop.is_set():
+            break
+        taken = time.monotonic() - began
+        pause = max(period, taken * (1 / SHARE - 1))

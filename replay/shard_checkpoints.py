@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import reverb
 import tensorflow as tf
 from absl import logging
 from reverb.cc import schema_pb2
@@ -27,7 +28,7 @@ from reverb.platform.checkpointers_lib import DefaultCheckpointer
 from replay.layout import Layout
 from replay.plan import ShardPlan
 from replay.server import Shard, table_sizes
-from replay.tables import TRAJECTORIES
+from replay.tables import METRICS, TRAJECTORIES
 
 MANIFEST = "manifest.json"
 FINISHED = "DONE"  # the file that Reverb writes last
@@ -74,6 +75,7 @@ class ShardCheckpoints:
             except _Damaged as damage:
                 logging.warning("checkpoint %s is skipped: %s", self._folder(number), damage)
                 continue
+            reverb.Client(shard.address).reset(METRICS)  # they were read long ago
             age = time.time() - manifest.saved_at
             logging.info(
                 "Restored %d items from %s, %.0f s old.", manifest.items[TRAJECTORIES], self._folder(number), age

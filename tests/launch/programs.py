@@ -45,8 +45,18 @@ def environment() -> dict[str, str]:
 
 def run_program(config: str, directory: Path, *overrides: str, timeout: float) -> Finished:
     """Runs to the end. Fails the test, with all that was printed, if that takes longer than `timeout` seconds."""
+    return _finish(command_line(config, directory, *overrides), directory / "latest", timeout)
+
+
+def resume_program(run: Path, *overrides: str, timeout: float) -> Finished:
+    """Goes on with a run, to its end."""
+    command = [sys.executable, "-m", "launch.local", f"--resume={run}", "--set", *overrides]
+    return _finish(command, run, timeout)
+
+
+def _finish(command: list[str], run: Path, timeout: float) -> Finished:
     done = subprocess.run(
-        command_line(config, directory, *overrides),
+        command,
         cwd=REPOSITORY,
         env=environment(),
         stdout=subprocess.PIPE,
@@ -55,4 +65,4 @@ def run_program(config: str, directory: Path, *overrides: str, timeout: float) -
         timeout=timeout,
         check=False,
     )
-    return Finished(done.returncode, done.stdout, (directory / "latest").resolve())
+    return Finished(done.returncode, done.stdout, run.resolve())

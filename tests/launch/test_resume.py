@@ -1,0 +1,93 @@
+"""Going on with a run: what is refused, and that everything continues where it was."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from configs.presets import apex_catch
+from configs.serialization import from_json, to_json
+from launch import resume
+from launch.run_directory import RunDirectory
+from tests.launch.programs import resume_program, run_program
+
+
+@pytest.fixture
+def ended(tmp_path: Path) -> RunDirectory:
+    """The folder of a run, as far as these tests look."""
+    run = RunDirectory(tmp_path)
+    run.config.write_text(to_json(apex_catch()))
+    return run
+
+
+def test_limits_and_rates_may_change(ended: RunDirectory) -> None:
+    overrides = [
+        "run.learner_steps=7",
+        "agent_config.learning_rate=0.5",
+        "topology.actors=9",
+        "run.directory=elsewhere",
+    ]
+    changed = resume.resumed_experiment(ended, overrides)
+    assert (changed.run.learner_steps, changed.agent_config.learning_rate, changed.topology.actors) == (7, 0.5, 9)
+    assert changed.run.directory == apex_catch().run.directory
+
+
+@pytest.mark.parametrize(
+    ("override", "wanted"),
+    [
+        ("agent_config.replay.max_size=2000", r"agent_config\.replay\.max_size was 50000 and would be 2000"),
+        ("agent=impala", r"agent was 'apex_dqn' and would be 'impala'"),
+        ("environment.name=CartPole-v1", r"environment\.name was 'Catch-v0' and would be 'CartPole-v1'"),
+        ("topology.shards=3", r"topology\.shards was 2 and would be 3"),
+        ("run.learner_step=3", r"Did you mean run\.learner_steps"),
+    ],
+)
+def test_what_checkpoints_do_not_fit_is_refused(ended: RunDirectory, override: str, wanted: str) -> None:
+    with pytest.raises(ValueError, match=wanted):
+        resume.resumed_experiment(ended, [override])
+
+
+def test_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no run's folder: it has no config\.json"):
+        resume.resumed_experiment(RunDirectory(tmp_path / "nowhere"), [])
+
+
+def test_two_programs_in_one_folder_are_refused(ended: RunDirectory) -> None:
+    with resume.claimed(ended), pytest.raises(ValueError, match="still runs"), resume.claimed(ended):
+        pass
+    with resume.claimed(ended):
+        pass  # it was let go
+
+
+def test_the_time_in_between_does_not_count(ended: RunDirectory) -> None:
+    ended.status.write_text(json.dumps({"started": 100.0, "time": 130.0, "ended": True, "reason": "over"}))
+    resume.reopen(ended, apex_catch())
+    status = json.loads(ended.status.read_text())
+    assert status["time"] - status["started"] == pytest.approx(30.0)
+    assert (status["ended"], status["reason"]) == (False, "")
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    first = run_program("apex_catch", tmp_path, "run.learner_steps=600", "run.target_evaluations=1000", timeout=120)
+    assert first.code == 0, first.output
+    before, rows = first.status["state"], len((first.directory / "metrics.jsonl").read_text().splitlines())
+    second = resume_program(first.directory, "run.learner_steps=1200", timeout=120)
+    assert second.code == 0, second.output
+    assert "1,200 learner steps reached" in second.output
+    after = second.status["state"]
+    assert after["environment_steps"] > before["environment_steps"] > 0
+    assert "Restored the learner at step 600." in (first.directory / "logs/learner-0.log").read_text()
+    for index, shard in enumerate(before["shards"]):
+        log = (first.directory / f"logs/replay-{index}.log").read_text()
+        saved = re.findall(r"Checkpoint of .*'trajectories': (\d+)", log)
+        restored = re.findall(r"Restored (\d+) items", log)
+        assert restored == saved[:1]  # all that was there when the first part ended
+        assert abs(int(restored[0]) - shard["size"]) < 500  # what came between the monitor's last look and the end
+    lines = [json.loads(line) for line in (first.directory / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) > rows
+    for name in ("elapsed", "environment_steps", "learner_steps"):
+        values = [line[name] for line in lines]
+        assert values == sorted(values)
+    assert from_json((first.directory / "config.json").read_text()).run.learner_steps == 1200
