@@ -59,7 +59,7 @@ def unread_fields(declaring: dict[str, ast.Module], using: list[ast.Module]) -> 
     for file, cls, field in fields:
         ambiguous = sum(other == field for _, _, other in fields) > 1
         group = cls.removesuffix("Config").removesuffix("Spec").lower()
-        owners = {owner.lower() for owner, name in reads if name == field}
+        owners = {owner.lower().lstrip("_") for owner, name in reads if name == field}
         if (field not in names) or (ambiguous and not owners & {group, "config", "self"}):
             unread.append(f"{file}: {cls}.{field}")
     return unread

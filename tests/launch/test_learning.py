@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
         ("ppo_cartpole", 475.0),
         ("apex_catch", 0.95),
         ("impala_catch", 0.95),
+        ("r2d2_catch", 0.95),
     ],
 )
 def test_it_learns(config: str, target: float, tmp_path: Path) -> None:
