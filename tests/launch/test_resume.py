@@ -84,7 +84,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
         saved = re.findall(r"Checkpoint of .*'trajectories': (\d+)", log)
         restored = re.findall(r"Restored (\d+) items", log)
         assert restored == saved[:1]  # all that was there when the first part ended
-        assert abs(int(restored[0]) - shard["size"]) < 500  # what came between the monitor's last look and the end
+        assert int(restored[0]) >= shard["size"] > 0  # actors went on writing after the monitor's last look
     lines = [json.loads(line) for line in (first.directory / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) > rows
     for name in ("elapsed", "environment_steps", "learner_steps"):
