@@ -94,7 +94,7 @@ def go_on(path: str, overrides: Sequence[str]) -> int:
     """
     if flags.FLAGS.config or flags.FLAGS.dry_run:
         raise ValueError("--resume takes the experiment from the run's folder: leave out --config and --dry_run.")
-    directory = resume.run_directory_of(path)
+    directory = RunDirectory(Path(path).resolve())  # `latest` will point elsewhere one day
     experiment = resume.resumed_experiment(directory, overrides)
     with resume.claimed(directory):
         resume.reopen(directory, experiment)

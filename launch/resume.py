@@ -4,10 +4,8 @@ import contextlib
 import dataclasses
 import fcntl
 import json
-import os
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from configs import serialization
 from configs.experiment import Experiment
@@ -72,8 +70,3 @@ def reopen(run: RunDirectory, experiment: Experiment) -> None:
         status, now = json.loads(run.status.read_text()), time.time()
         status |= {"started": status["started"] + now - status["time"], "time": now, "ended": False, "reason": ""}
         write_atomically(run.status, json.dumps(status))
-
-
-def run_directory_of(path: str) -> RunDirectory:
-    """The folder that a person named, links followed: `latest` will point elsewhere one day."""
-    return RunDirectory(Path(os.path.realpath(path)))
