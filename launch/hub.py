@@ -21,7 +21,8 @@ ENDING_ROLES = ("learner", "monitor")
 GATE = "preflight"
 # Who is asked to stop after the others have stopped, or at the latest after this share of the grace period: the monitor
 # reads the last records, and the shards must be there for what actors and learner still have to deliver.
-STOP_AFTER = {"monitor": 0.5, "replay": 0.75}
+# They get half of it for their last checkpoints.
+STOP_AFTER = {"monitor": 0.4, "replay": 0.5}
 _OVERDUE = 2.0  # seconds after the grace period until a supervisor isn't believed in any more
 _SAY_EVERY = 10.0  # seconds between two log lines on what is waited for
 

@@ -11,7 +11,7 @@ from replay.server import Shard
 from replay.shard_checkpoints import ShardCheckpoints
 
 SHARE = 0.05  # of the time may go into checkpoints: one that takes long is followed by a longer pause
-STOP_SECONDS = 2.0  # that a checkpoint has to end in when the shard is to stop; one that takes longer isn't begun
+STOP_SECONDS = 3.5  # that a checkpoint has to end in when the shard is to stop; one that takes longer isn't begun
 
 
 def run(assignment: Assignment, stop: threading.Event) -> str:
@@ -34,8 +34,12 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     stop.wait()
     if saving is not None:
         saving.join(STOP_SECONDS)
-    if saving is None or not saving.is_alive():  # else the server, which would wait for it, ends with the process
+    if saving is None or not saving.is_alive():
         shard.stop()
+    else:  # the server would wait for it, and ends with the process
+        logging.warning(
+            "The last checkpoint takes longer than the %g s that there are: the one before it stays.", STOP_SECONDS
+        )
     return ""
 
 

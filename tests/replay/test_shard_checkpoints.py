@@ -40,13 +40,25 @@ def test_a_shard_begins_with_its_newest_checkpoint(tmp_path, free_port):
     fill(shard.address, LAYOUT, 30)
     keys, before = keys_of(shard.address, LAYOUT, 30), shard_info(shard.address, 10.0)
     manifest = checkpoints.save(shard)
-    assert manifest.items == {"trajectories": 30}
+    assert manifest.items == {"trajectories": 30, "variables": 0, "variables_manifests": 0, "metrics": 0}
     fill(shard.address, LAYOUT, 5)
     shard.stop()
     again = checkpoints_in(tmp_path).start(free_port)
     info = shard_info(again.address, 10.0)
     assert (info.size, info.inserts, info.samples) == (30, 30, before.samples)
     assert keys_of(again.address, LAYOUT, 30) == keys
+    again.stop()
+
+
+def test_a_checkpoint_without_experience_comes_back(tmp_path, free_port):
+    """The first one, where actors still wait for their first weights."""
+    checkpoints = checkpoints_in(tmp_path)
+    shard = checkpoints.start(free_port)
+    assert set(checkpoints.save(shard).items.values()) == {0}
+    shard.stop()
+    again = checkpoints_in(tmp_path).start(free_port)
+    fill(again.address, LAYOUT, 3)
+    assert size_of(again) == 3
     again.stop()
 
 
