@@ -73,6 +73,7 @@ class SupervisionConfig:
 
     restarts: int = 5  # of one role within `window`, each after a longer pause; one more failure ends the run; 0: none
     window: float = 600.0  # seconds
+    silence: float = 30.0  # seconds without a sign of life after which a role is killed and has failed; 0: never
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

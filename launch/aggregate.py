@@ -64,7 +64,28 @@ class _Role:
     restarts: int = 0
     said: float = -math.inf  # time of the newest record, by the role's own clock
     arrived: float = 0.0  # and by the monitor's
+    version: int | None = None  # of its weights
+    version_time: float = 0.0  # by the monitor's clock, when it changed
     counters: dict[str, Counter] = dataclasses.field(default_factory=dict)
+
+
+class _Marks:
+    """Where a count stood at the times of a window."""
+
+    def __init__(self) -> None:
+        self._marks: collections.deque[tuple[float, float]] = collections.deque()
+
+    def add(self, now: float, count: float) -> None:
+        """Notes a count at a time in seconds."""
+        self._marks.append((now, count))
+        while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_WINDOW:
+            self._marks.popleft()
+
+    @property
+    def rate(self) -> float | None:
+        """A second; None of one mark. Never negative: a learner or a shard may go back to its checkpoint."""
+        (first, before), (last, after) = self._marks[0], self._marks[-1]
+        return max(0.0, (after - before) / (last - first)) if last > first else None
 
 
 # What a process counts from zero; all else is a gauge. A learner's steps and samples are none of these: a restarted one
@@ -73,7 +94,7 @@ COUNTERS = {
     "actor": ("environment_steps", "items_created", "items_skipped", "items_lost", "seconds_waiting"),
     "learner": ("seconds_waiting", "priorities_dropped", "publications_replaced"),
 }
-_LEARNER_KNOWN = (*COUNTERS["learner"], "learner_steps", "version", "samples", "policy_lag", "state", "pid")
+_LEARNER_KNOWN = (*COUNTERS["learner"], "learner_steps", "version", "samples", "policy_lag", "state", "pid", "quiet_s")
 
 
 class Aggregate:
@@ -97,6 +118,8 @@ class Aggregate:
         self._learner_metrics: dict[str, float | None] = {}
         # (time, environment steps, learner steps, learner's seconds waiting, actors' seconds waiting)
         self._marks: collections.deque[tuple[float, float, float, float, float]] = collections.deque()
+        self._role_marks: dict[str, _Marks] = {}
+        self._lost_with_shards = 0.0
 
     def add(self, records: Iterable[Record], now: float) -> None:
         """Takes records in, in the order of their own times; `now` is when they arrived, seconds since the epoch."""
@@ -123,6 +146,9 @@ class Aggregate:
         role, values = self._roles[f"{record.role}-{record.index}"], record.values
         role.said, role.arrived = record.time, now
         role.state = str(values.get("state", role.state if role.state != _SILENT else "running"))
+        version = values.get("version")
+        if isinstance(version, int) and version != role.version:
+            role.version, role.version_time = version, now
         self._count(role, int(values.get("pid", role.pid)), _numbers(values, COUNTERS.get(record.role, ())))
         if record.role == "learner":
             self._add_learner(values)
@@ -184,8 +210,11 @@ class Aggregate:
 
     def set_shard(self, shard: ShardStatus, now: float) -> None:
         """What a shard answered. One with an error keeps the numbers it had; an answer is a word of its role too."""
+        before = self._shards.get(shard.index, shard)
         if shard.error:
-            shard = dataclasses.replace(self._shards.get(shard.index, shard), error=shard.error)
+            shard = dataclasses.replace(before, error=shard.error)
+        elif shard.inserts < before.inserts:  # it began anew, at its newest checkpoint or empty
+            self._lost_with_shards += min(before.inserts - shard.inserts, before.size)
         self._shards[shard.index] = shard
         role = self._roles.setdefault(f"replay-{shard.index}", _Role())
         if not shard.error:
@@ -223,8 +252,20 @@ class Aggregate:
         self._marks.append((now, self.environment_steps, self._learner_steps, *waits))
         while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_WINDOW:
             self._marks.popleft()
+        for name, role in self._roles.items():
+            if (count := self._progress(name, role)) is not None:
+                self._role_marks.setdefault(name, _Marks()).add(now, count)
         if self._returns:
             self._return_history.append(sum(self._returns) / len(self._returns))
+
+    def _progress(self, name: str, role: _Role) -> float | None:
+        """What a role's rate is of; None for one that has none."""
+        kind, _, index = name.rpartition("-")
+        if kind == "learner":
+            return float(self._learner_steps)
+        if kind == "replay":
+            return float(self._shards[int(index)].inserts) if int(index) in self._shards else None
+        return role.counters["environment_steps"].total if "environment_steps" in role.counters else None
 
     def _rates(self) -> tuple[float, float, float, float]:
         """Per second since the oldest mark of the window: environment steps, learner steps, and the seconds that the
@@ -260,12 +301,23 @@ class Aggregate:
             shards=tuple(self._shards[index] for index in sorted(self._shards)),
             roles=tuple(self._role_status(name, role) for name, role in self._roles.items()),
             learner_metrics=dict(self._learner_metrics),
-            counts={f"{role}.{name}": self.total(role, name) for role, names in COUNTERS.items() for name in names},
+            counts={
+                **{f"{role}.{name}": self.total(role, name) for role, names in COUNTERS.items() for name in names},
+                "replay.items_lost": self._lost_with_shards,
+            },
         )
 
-    @staticmethod
-    def _role_status(name: str, role: _Role) -> RoleRecord:
-        return RoleRecord(name=name, state=role.state, pid=role.pid, time=role.arrived, restarts=role.restarts)
+    def _role_status(self, name: str, role: _Role) -> RoleRecord:
+        return RoleRecord(
+            name=name,
+            state=role.state,
+            pid=role.pid,
+            time=role.arrived,
+            restarts=role.restarts,
+            version=role.version,
+            version_time=role.version_time,
+            rate=self._role_marks[name].rate if name in self._role_marks else None,
+        )
 
     def save(self) -> dict[str, Any]:
         """What restore() goes on from, as plain JSON values."""
@@ -285,6 +337,8 @@ class Aggregate:
         self._evaluation_history.extend(state.evaluation_returns)
         self._episodes, self._learner_steps = state.episodes, state.learner_steps
         self._policy_lag, self._learner_metrics = state.policy_lag, dict(state.learner_metrics)
+        self._shards.update({shard.index: shard for shard in state.shards if shard.index in self._shards})
+        self._lost_with_shards = state.counts.get("replay.items_lost", 0.0)
 
 
 def _numbers(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, float]:

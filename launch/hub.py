@@ -13,7 +13,7 @@ from absl import logging
 
 from launch.processes import Channel, RoleRequest, listen, signal_name
 from launch.restarts import NEVER, RestartPolicy, Restarts
-from launch.supervisor import Dismiss, Hello, Report, RoleStatus, Start, Stop
+from launch.supervisor import Dismiss, Hello, Kill, Report, RoleStatus, Start, Stop
 
 # Roles whose end, with a reason, is the run's; any other role that ends before it is asked to has failed.
 ENDING_ROLES = ("learner", "monitor")
@@ -40,6 +40,7 @@ class RoleState:
     code: int | None = None  # once it has exited; -N: by signal N
     text: str = ""  # once it has exited: its reason, or the last lines of its traceback or log
     killed: bool = False  # it didn't stop in time
+    cause: str = ""  # why it was killed unasked
     since: float = 0.0  # time.monotonic() of the last change
     stop_asked: bool = False
     restarts: int = 0  # how often it was started again
@@ -54,6 +55,8 @@ class RoleState:
         code = self.code or 0
         if self.killed:
             what = f"{self.name} did not stop in time and was killed; where it was stuck is at the end of its log"
+        elif self.cause:
+            what = f"{self.name} {self.cause}"
         elif code == -signal.SIGKILL:
             what = f"{self.name} was killed by SIGKILL (by somebody, or by the kernel when memory was short)"
         elif code < 0:
@@ -145,6 +148,14 @@ class Hub:
                 state.stop_asked = False
         self.stopping = True
         self._stop_next()
+
+    def kill(self, name: str, cause: str) -> None:
+        """Ends a role that doesn't answer, by force: it has failed. `cause` follows its name in what is said of it."""
+        state = self.states[name]
+        channel = self._channel_of(state)
+        if not state.cause and not state.exited and channel is not None:
+            state.cause = cause
+            channel.send(Kill(name))
 
     def fail(self, cause: str) -> None:
         """Notes that something went wrong; the first time it stops the run."""
@@ -245,7 +256,7 @@ class Hub:
             state = self.states[name]
             channel = self._channel_of(state)
             del self._due[name]
-            state.status, state.pid, state.code, state.text = "starting", 0, None, ""
+            state.status, state.pid, state.code, state.text, state.cause = "starting", 0, None, "", ""
             if channel is not None:  # else node_ended() has been or will be told
                 channel.send(Start(self._requests[name]))
 

@@ -80,6 +80,7 @@ def run(experiment: Experiment, directory: RunDirectory) -> int:
             environments=environments_of(experiment, assignments),
             on_tick=display.update,
             policy=RestartPolicy(most=experiment.supervision.restarts, window=experiment.supervision.window),
+            silence=experiment.supervision.silence,
         )
         display.close(outcome.reason)
     say_failure(outcome)

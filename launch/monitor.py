@@ -14,7 +14,7 @@ from launch.roles import Assignment
 from launch.run_directory import RunDirectory
 from launch.run_files import CurveDrawer, RunFiles, read_rows
 from launch.run_state import RunState, RunStatus, ShardStatus, read_status
-from launch.waits import advise, first_words_missing, who_waits
+from launch.waits import advise, first_words_missing, stale_weights, who_waits
 from replay.metrics import MetricsReader, Record
 from replay.server import shard_info
 
@@ -50,6 +50,7 @@ class Monitor:
         experiment, topology = assignment.experiment, assignment.experiment.topology
         self._preset = experiment.name
         self._replay = experiment.agent_config.replay
+        self._publish_period = experiment.learner.publish_period
         self._limits = limits_of(experiment.run)
         self._target = TargetWatch(
             self._limits.target_return, experiment.run.target_evaluations, experiment.evaluator.episodes
@@ -78,6 +79,8 @@ class Monitor:
         self._moved_at, self._position = time.monotonic(), (-1, -1)
         self._say_at = time.monotonic() + PATIENCE
         self._advice: tuple[str, ...] = ()
+        self._alarms: tuple[str, ...] = ()
+        self._lost = 0.0  # items with their shards, that were spoken of
 
     def look(self) -> str:
         """Takes in what is new and writes it down; why the run is over, "" while it goes on."""
@@ -132,7 +135,7 @@ class Monitor:
             time=now,
             state=state,
             limits=self._limits,
-            waits=() if ended else who_waits(state, now),
+            waits=() if ended else (*self._alarms, *who_waits(state, now)),
             advice=self._advice,
             ended=ended,
             reason=reason,
@@ -147,6 +150,13 @@ class Monitor:
         still = clock - self._moved_at
         if still >= STALL:
             self._advice = advise(state, self._replay)
+        self._alarms = stale_weights(state, self._publish_period, now)
+        lost = state.counts["replay.items_lost"]
+        if lost > self._lost:
+            logging.warning(
+                "A shard began anew: about %d items are lost, inserted since its checkpoint.", lost - self._lost
+            )
+        self._lost = lost
         if clock < self._say_at:
             return
         self._say_at = clock + PATIENCE
@@ -158,6 +168,8 @@ class Monitor:
             "of no episode yet" if state.training_return is None else f"{state.training_return:.1f}",
             "; ".join((*([f"Waiting: {missing}"] if missing else ()), *who_waits(state, now))),
         )  # fmt: skip
+        for line in self._alarms:
+            logging.warning("Stale weights: %s", line)
         for line in self._advice:
             logging.warning("Nothing has moved for %.0f s. %s", still, line)
 

@@ -16,10 +16,13 @@ import psutil
 from absl import flags, logging
 
 from launch import warm
+from launch.heartbeats import Heartbeats, Living
 from launch.hub import GATE, Hub, RoleState
 from launch.processes import RoleRequest, listen, local_environment, role_environment, signal_name
 from launch.restarts import NEVER, RestartPolicy
 from launch.roles import FUNCTIONS, Assignment
+from launch.run_directory import RunDirectory
+from launch.run_state import read_status
 from launch.supervisor import NODE_VARIABLES, supervise
 
 GRACE = 8.0  # seconds that roles have to stop in before they are killed
@@ -29,6 +32,7 @@ HURRIED_GRACE = 1.5  # the same after a second Ctrl-C
 NODES_PER_GROUP = 4
 _EXEC_SECONDS = 5.0  # that a new process has to show its arguments
 TICK = 0.25  # seconds between two calls of on_tick
+LOOK = 1.0  # seconds between two looks for signs of life
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -73,6 +77,7 @@ def run_program(
     grace: float = GRACE,
     functions: Mapping[str, str] = FUNCTIONS,
     policy: RestartPolicy = NEVER,
+    silence: float = 0.0,
 ) -> Outcome:
     """Runs all roles until one ends the run, one fails, or a signal comes; nothing is left running.
 
@@ -87,10 +92,11 @@ def run_program(
         grace: seconds that the roles have to stop in before they are killed.
         functions: by role: "module:function" that plays it.
         policy: how often a role that failed is started again before the run ends.
+        silence: seconds without a sign of life after which a role is killed and has failed; 0: never.
     """
     signals = _Signals()
     signals.install()
-    program = _Program(assignments, start, environments or {}, grace, functions, policy, signals)
+    program = _Program(assignments, start, environments or {}, grace, functions, policy, silence, signals)
     try:
         program.launch(modules)
         program.watch(on_tick)
@@ -111,9 +117,12 @@ class _Program:
         grace: float,
         functions: Mapping[str, str],
         policy: RestartPolicy,
+        silence: float,
         signals: _Signals,
     ) -> None:
-        self._logs = assignments[0].run_directory.resolve() / "logs"
+        run = RunDirectory(assignments[0].run_directory.resolve())
+        self._logs, self._status = run.logs, run.status
+        self._heartbeats = Heartbeats(silence)
         self._logs.mkdir(parents=True, exist_ok=True)
         self._start = start
         self._signals = signals
@@ -155,7 +164,7 @@ class _Program:
 
     def watch(self, on_tick: Callable[[Mapping[str, RoleState]], None] | None) -> None:
         """Returns when all roles have exited, or should have and didn't."""
-        next_tick = 0.0
+        next_tick = next_look = 0.0
         while not self.hub.done:
             self._heed_signals()
             self._check_processes()
@@ -163,6 +172,9 @@ class _Program:
             if on_tick is not None and time.monotonic() >= next_tick:
                 next_tick = time.monotonic() + TICK
                 on_tick(self.hub.states)
+            if time.monotonic() >= next_look:
+                next_look = time.monotonic() + LOOK
+                self._check_heartbeats()
             if self.hub.overdue:
                 self.hub.fail("Some roles are still there after the time that they had to stop in.")
                 return
@@ -201,6 +213,23 @@ class _Program:
             logging.info("%s: asking the roles to stop%s.", name, " at once" if hurried else "")
             self._stopped_by_signal = self._stopped_by_signal or not self.hub.stopping
             self.hub.stop(f"stopped by {name}", HURRIED_GRACE if hurried else None)
+
+    def _check_heartbeats(self) -> None:
+        """Kills roles that have said nothing for too long."""
+        if self.hub.stopping:
+            return
+        try:
+            status = read_status(self._status)
+        except (OSError, ValueError):
+            return  # the display says so
+        now, clock = time.time(), time.monotonic()
+        living = [
+            Living(name, now - (clock - state.since))
+            for name, state in self.hub.states.items()
+            if state.status == "running" and state.role != GATE
+        ]
+        for name, seconds in self._heartbeats.silent(status, living, now).items():
+            self.hub.kill(name, f"gave no sign of life for {seconds:.0f} s and was killed")
 
     def _check_processes(self) -> None:
         """Notices a warm process or a node that is gone."""

@@ -7,6 +7,7 @@ from absl import logging
 
 from launch.assembly import assemble
 from launch.roles import Assignment
+from replay.metrics import MetricsWriter
 from replay.server import Shard
 from replay.shard_checkpoints import ShardCheckpoints
 
@@ -30,8 +31,11 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
             target=_keep_saving, args=(checkpoints, shard, experiment.shard.checkpoint_period, stop), daemon=True
         )
         saving.start()
+    metrics = MetricsWriter([shard.address], assignment.role, assignment.index)
+    metrics.write({"state": "running"})
     logging.info("Serving %s at %s.", assignment.name, address)
     stop.wait()
+    metrics.close(timeout=0.5)
     if saving is not None:
         saving.join(STOP_SECONDS)
     if saving is None or not saving.is_alive():

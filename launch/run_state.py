@@ -32,6 +32,9 @@ class RoleRecord:
     pid: int = 0
     time: float = 0.0  # seconds since the epoch when its last record arrived; 0: none has
     restarts: int = 0
+    version: int | None = None  # learner step of the weights that it acts with, evaluates, or has made
+    version_time: float = 0.0  # seconds since the epoch when that last changed
+    rate: float | None = None  # a second: an actor's environment steps, a learner's steps, a shard's inserted items
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

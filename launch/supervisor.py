@@ -43,7 +43,7 @@ class Report(NamedTuple):
     pid: int = 0
     code: int = 0  # of exited; -N for signal N
     text: str = ""  # of exited: the role's reason, or the last lines of its traceback or log
-    killed: bool = False  # of exited: it didn't stop in time
+    killed: bool = False  # of exited: it was asked to stop and didn't in time
 
 
 class Start(NamedTuple):
@@ -57,6 +57,12 @@ class Stop(NamedTuple):
 
     name: str
     grace: float
+
+
+class Kill(NamedTuple):
+    """From the hub: end a role that doesn't answer; it has failed."""
+
+    name: str
 
 
 class Dismiss(NamedTuple):
@@ -216,6 +222,9 @@ class Supervisor:
         elif isinstance(message, Stop):
             if message.name in self._roles:
                 self._stop(self._roles[message.name], message.grace)
+        elif isinstance(message, Kill):
+            if message.name in self._roles:
+                self._kill(self._roles[message.name])
         else:
             if message is None:
                 self._selector.unregister(self._hub)
@@ -274,13 +283,17 @@ class Supervisor:
             role.kill_at = min(role.kill_at, time.monotonic() + grace)
             role.dump_at = min(role.dump_at, role.kill_at - DUMP_SECONDS)
 
+    def _kill(self, role: _Role) -> None:
+        role.dump_at = min(role.dump_at, time.monotonic())
+        role.kill_at = min(role.kill_at, time.monotonic() + DUMP_SECONDS)
+
     def _force(self, role: _Role, now: float) -> None:
         """Has a role that doesn't stop write down where it is, then kills it."""
         if role.dump_at <= now:
             role.process.signal(DUMP_SIGNAL)
             role.dump_at = float("inf")
         if role.kill_at <= now:
-            role.killed = True
+            role.killed = role.stopping
             role.process.signal(signal.SIGKILL)
             role.kill_at = float("inf")
 

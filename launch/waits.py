@@ -7,6 +7,7 @@ from launch.run_state import RunState, ShardStatus
 from replay.spec import ReplaySpec
 
 NOTABLE = 0.1  # share of its time that a role may wait without being mentioned
+STALE = 30.0  # seconds that an actor may go on with the same weights while the learner moves, without being mentioned
 SILENCE = 15.0  # seconds without a record of an actor or a learner before it is mentioned; they report twice a second
 
 
@@ -26,15 +27,30 @@ def who_waits(state: RunState, now: float) -> tuple[str, ...]:
         if role.time and now - role.time > SILENCE and role.name.startswith(("actor-", "learner-"))
     )
     lines.extend(f"replay-{shard.index} doesn't answer: {shard.error}" for shard in state.shards if shard.error)
-    lost = state.counts.get("actor.items_lost", 0)
-    if lost:
-        lines.append(f"{lost:,.0f} items were lost on their way to replay")
+    for counter, where in (("actor.items_lost", "on their way to replay"), ("replay.items_lost", "with their shards")):
+        if lost := state.counts.get(counter, 0):
+            lines.append(f"about {lost:,.0f} items were lost {where}")
     lines.extend(
         f"{name} is not a finite number"
         for name, value in state.learner_metrics.items()
         if value is None or not math.isfinite(value)
     )
     return tuple(lines)
+
+
+def stale_weights(state: RunState, publish_period: int, now: float) -> tuple[str, ...]:
+    """One line for each actor whose weights stay the same while the learner, who publishes every `publish_period`
+    steps, has gone on.
+    """
+    return tuple(
+        f"{role.name} has acted with weights of learner step {role.version:,} for {now - role.version_time:.0f} s, and "
+        f"the learner is at {state.learner_steps:,}: see logs/{role.name}.log"
+        for role in state.roles
+        if role.name.startswith("actor-")
+        and role.version is not None
+        and now - role.version_time > STALE
+        and role.version + 2 * publish_period < state.learner_steps
+    )
 
 
 def _shards_where(shards: Sequence[ShardStatus], blocked: str) -> str:

@@ -8,6 +8,7 @@ show.
 import collections
 import dataclasses
 import json
+import os
 import secrets
 import threading
 import time
@@ -28,6 +29,7 @@ MAX_READ = 1_000  # records of one shard in one read
 INFO_TIMEOUT_S = 1  # whole seconds; Reverb takes no others
 INSERT_TIMEOUT_S = 2.0  # before the next shard is tried
 RETRY_S = 0.25  # seconds between two tries
+BEAT_S = 2.0  # without a record after which one goes out that says the process is alive, however busy its loop is
 ROW = 1024  # bytes
 MAX_ROWS = 256  # in one record; a longer one is left out
 REMEMBERED = 100_000  # ids of records, by which one that arrives twice is known
@@ -60,7 +62,11 @@ def make_metrics_table() -> reverb.Table:
 
 
 class MetricsWriter:
-    """Sends one role's records to a shard, in the background; to the next one when that does not take them."""
+    """Sends one role's records to a shard, in the background; to the next one when that does not take them.
+
+    Each record has the process's `pid`. When none was written for BEAT_S, one is sent that has `quiet_s` beside it:
+    seconds since the last one.
+    """
 
     def __init__(self, addresses: Sequence[str], role: str, index: int) -> None:
         self._addresses = list(addresses)
@@ -74,6 +80,7 @@ class MetricsWriter:
         self._mailbox: collections.deque[dict[str, Any]] = collections.deque()
         self._condition = threading.Condition()
         self._finishing = False
+        self._wrote_at = time.monotonic()
         self._stop = threading.Event()
         self._patience = Patience(f"metrics of {role} {index}")
         self._threads = Threads(self._ask_to_end)
@@ -86,16 +93,20 @@ class MetricsWriter:
         `metrics_dropped` (absent while there are none).
         """
         with self._condition:
-            content = dict(values)
-            record = {**self._head, "time": time.time(), "id": f"{self._name}-{self._sequence}", "values": content}
-            self._sequence += 1
-            if len(self._mailbox) >= MAX_WAITING:
-                self._mailbox.popleft()
-                self._dropped += 1
-            if self._dropped:
-                content["metrics_dropped"] = self._dropped
-            self._mailbox.append(record)
+            self._wrote_at = time.monotonic()
+            self._put(values)
             self._condition.notify()
+
+    def _put(self, values: Mapping[str, Value]) -> None:
+        content = {"pid": os.getpid(), **values}
+        record = {**self._head, "time": time.time(), "id": f"{self._name}-{self._sequence}", "values": content}
+        self._sequence += 1
+        if len(self._mailbox) >= MAX_WAITING:
+            self._mailbox.popleft()
+            self._dropped += 1
+        if self._dropped:
+            content["metrics_dropped"] = self._dropped
+        self._mailbox.append(record)
 
     def close(self, timeout: float) -> None:
         """Sends what waits, for `timeout` seconds at most, and stops. Logs how many records were left."""
@@ -119,7 +130,8 @@ class MetricsWriter:
         while not self._stop.is_set():
             with self._condition:
                 while not self._mailbox and not self._finishing:
-                    self._condition.wait()
+                    if not self._condition.wait(BEAT_S) and not self._mailbox:
+                        self._put({"quiet_s": time.monotonic() - self._wrote_at})
                 if not self._mailbox:
                     break
                 record = self._mailbox[0]

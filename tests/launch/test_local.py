@@ -199,11 +199,35 @@ def test_killed_roles_come_back_and_the_run_goes_on(config: str, tmp_path: Path)
             print(output.read())
 
 
-def kill_and_wait(directory: Path, name: str) -> None:
-    """Kills a role, and waits until it is back and learning goes on."""
+@pytest.mark.slow
+def test_a_role_that_stops_answering_is_reported_and_started_again(tmp_path: Path) -> None:
+    overrides = ("run.target_evaluations=1000", "run.seconds=150", "supervision.silence=6")
+    with open(tmp_path / "output.txt", "w+") as output:
+        process = subprocess.Popen(
+            command_line("apex_catch", tmp_path / "runs", *overrides),
+            cwd=REPOSITORY, env=environment(), stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        directory = tmp_path / "runs" / "latest"
+        try:
+            wait_for_learning(directory / "status.json", process)
+            for name in ("actor-0", "replay-1", "learner-0", "monitor-0"):
+                kill_and_wait(directory, name, signal.SIGSTOP)
+                assert f"{name} gave no sign of life for" in (tmp_path / "output.txt").read_text()
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 130
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            output.seek(0)
+            print(output.read())
+
+
+def kill_and_wait(directory: Path, name: str, how: signal.Signals = signal.SIGKILL) -> None:
+    """Kills or stops a role, and waits until it is back and learning goes on."""
     pid = newest_pid(directory, name)
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: newest_pid(directory, name) != pid, 30)
+    os.kill(pid, how)
+    wait_until(lambda: newest_pid(directory, name) != pid, 60)
     steps = learner_steps(directory)
     wait_until(lambda: learner_steps(directory) not in (0, steps), 60)
 

@@ -9,7 +9,7 @@ import pytest
 from configs.experiment import RunConfig
 from launch.ending import TargetWatch, end_reason, limits_of
 from launch.run_state import Evaluation, RoleRecord, RunState, ShardStatus
-from launch.waits import advise, first_words_missing, who_waits
+from launch.waits import advise, first_words_missing, stale_weights, who_waits
 from replay.spec import ReplaySpec
 
 QUEUE = ReplaySpec(queue=True, max_size=64)
@@ -64,17 +64,32 @@ def test_who_waits_for_whom() -> None:
             RoleRecord(name="evaluator-0", state="running", time=10.0),  # speaks rarely
         ),
         learner_metrics={"loss/a": None, "loss/b": 1.0, "loss/c": math.nan},
-        counts={"actor.items_lost": 3.0},
+        counts={"actor.items_lost": 3.0, "replay.items_lost": 40.0},
     )
     assert who_waits(state, 100.0) == (
         "learner waits for data 43% of its time (samples blocked at shard 0)",
         "actor-0 is waiting: weights",
         "actor-1 has said nothing for 20 s",
-        "3 items were lost on their way to replay",
+        "about 3 items were lost on their way to replay",
+        "about 40 items were lost with their shards",
         "loss/a is not a finite number",
         "loss/c is not a finite number",
     )
     assert who_waits(RunState(), 100.0) == ()
+
+
+def test_weights_that_stay_behind_are_mentioned() -> None:
+    def says(version: int, since: float, learner_steps: int = 1000) -> tuple[str, ...]:
+        role = RoleRecord(name="actor-1", state="running", time=99.0, version=version, version_time=since)
+        return stale_weights(RunState(roles=(role,), learner_steps=learner_steps), 10, now=100.0)
+
+    assert says(500, 60.0) == (
+        "actor-1 has acted with weights of learner step 500 for 40 s, and the learner is at 1,000: "
+        "see logs/actor-1.log",
+    )
+    assert says(500, 75.0) == ()  # not for long
+    assert says(985, 60.0) == ()  # the learner has hardly moved
+    assert says(1000, 0.0) == ()  # or not at all
 
 
 def evaluation(mean: float, version: int, episodes: int = 20) -> Evaluation:

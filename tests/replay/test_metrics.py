@@ -1,6 +1,7 @@
 """Records through real servers, dead ones and strangers' data among them."""
 
 import math
+import os
 import threading
 from typing import Any
 
@@ -47,8 +48,10 @@ def connect():
 
 
 def read_into(got, reader, timeout=2.0):
-    """Appends the values of what is read; returns `got`."""
-    got.extend(record.values for record in reader.read(timeout))
+    """Appends what is read, without what every record has, and without beats; returns `got`."""
+    for record in reader.read(timeout):
+        if "quiet_s" not in record.values:
+            got.append({name: value for name, value in record.values.items() if name != "pid"})
     return got
 
 
@@ -77,6 +80,7 @@ def test_records_arrive_once_with_their_values_from_every_shard(addresses, conne
     records = reader.read(30)
     assert [(r.role, r.index) for r in records] == [("actor", 0), ("actor", 1)]
     assert records[0].values == {
+        "pid": os.getpid(),
         "steps": 3,
         "loss": 0.5,
         "step": 7,
@@ -106,20 +110,38 @@ def test_nan_and_infinities_are_kept(addresses, connect):
     assert math.isnan(values["b"][1])
 
 
+def test_a_process_that_writes_nothing_still_says_that_it_lives(addresses, connect, monkeypatch):
+    monkeypatch.setattr(metrics, "BEAT_S", 0.1)
+    connect(MetricsWriter, addresses, "learner", 0).write({"step": 1})
+    reader = connect(MetricsReader, addresses)
+    got: list[Any] = []
+
+    def read() -> int:
+        got.extend(record.values for record in reader.read())
+        return len(got)
+
+    eventually(lambda: read() > 2)
+    assert got[0] == {"pid": os.getpid(), "step": 1}
+    quiet = [values["quiet_s"] for values in got[1:]]
+    assert quiet == sorted(quiet)
+    assert quiet[0] >= 0.1
+    assert {values["pid"] for values in got} == {os.getpid()}
+
+
 def test_records_of_one_role_keep_their_order(addresses, connect):
     writer = MetricsWriter(addresses, "actor", 0)
     for n in range(200):
         writer.write({"n": n})
     writer.close(30)
     records = connect(MetricsReader, addresses).read(30)
-    assert [record.values for record in records] == [{"n": n} for n in range(200)]
+    assert [record.values["n"] for record in records] == list(range(200))
 
 
 def test_a_value_that_cannot_be_written_does_not_take_the_others_with_it(addresses, connect, caplog):
     writer = MetricsWriter(addresses, "actor", 0)
     writer.write({"good": 1, "bad": object()})
     writer.close(30)
-    assert [record.values for record in connect(MetricsReader, addresses).read(30)] == [{"good": 1}]
+    assert [record.values["good"] for record in connect(MetricsReader, addresses).read(30)] == [1]
     assert "bad" in caplog.text
 
 
@@ -179,7 +201,7 @@ def test_what_is_no_record_is_counted_and_the_good_ones_after_it_arrive(addresse
     writer.write({"n": 5})
     writer.close(30)
     reader = connect(MetricsReader, addresses)
-    assert [record.values for record in reader.read(30)] == [{"n": 5}]
+    assert [record.values["n"] for record in reader.read(30)] == [5]
     assert reader.bad_records == len(garbage)
     assert "no record" in caplog.text
 
