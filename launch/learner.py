@@ -13,8 +13,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from agents.agent import LearnerState, Params, Update
 from launch.assembly import Parts, assemble, key_of
+from launch.checkpoint_clock import CheckpointClock
 from launch.checkpoints import LearnerCheckpoints
 from launch.roles import Assignment
+from launch.run_directory import RunDirectory
 from replay.dataset import ReplayReader
 from replay.metrics import MetricsWriter
 from replay.priorities import PriorityUpdater
@@ -131,7 +133,7 @@ class _Loop:
         self._newest: Update | None = None
         self._publish_at = 0.0  # when shards take weights again
         self._unpublished = False  # whether weights are newer than those published
-        self._checkpoint_at = time.monotonic() + self._config.checkpoint_period
+        self._clock = CheckpointClock(RunDirectory(assignment.run_directory).request, self._config.checkpoint_period)
 
     def run(self, stop: threading.Event) -> str:
         reason = self._learn(stop)
@@ -166,7 +168,7 @@ class _Loop:
                 jax.block_until_ready(previous.metrics)
             previous = self._newest = update
             self._report(update)
-            if time.monotonic() >= self._checkpoint_at:
+            if self._clock.due:
                 self._save()
         return ""
 
@@ -192,6 +194,8 @@ class _Loop:
                 self._waited += time.monotonic() - began
                 return batch
             self._publish_pending()
+            if self._clock.due:
+                self._save()
             if time.monotonic() >= say_at:
                 say_at += PATIENCE
                 stalled = ", ".join(self._reader.stalled) or "none is stalled"
@@ -235,5 +239,6 @@ class _Loop:
 
     def _save(self) -> None:
         self._check_loss()
+        began = time.monotonic()
         self._checkpoints.save(self._steps, self._state)
-        self._checkpoint_at = time.monotonic() + self._config.checkpoint_period
+        self._clock.taken(time.monotonic() - began)

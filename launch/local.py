@@ -18,11 +18,13 @@ from launch.processes import role_environment
 from launch.program import Outcome, run_program
 from launch.restarts import RestartPolicy
 from launch.roles import Assignment
+from launch.run_checkpoints import tied
 from launch.run_directory import RunDirectory, make_run_directory
 
 USAGE = (
     "       --dry_run     print the program (nodes, tables, limits, memory) and check everything; start nothing",
-    "       --resume=RUN  instead of --config: go on with a run, e.g. runs/latest, from its newest checkpoints",
+    "       --resume=RUN  instead of --config: go on with a run, e.g. runs/latest, from its newest whole checkpoint;",
+    "                     with --resume_migrate also where the replay's settings changed: its tables begin empty",
     "",
     "Ends at run.target_return, run.environment_steps, run.learner_steps or run.seconds, or at Ctrl-C. The last lines",
     "say what was reached and where the files are. Exit code 0: it reached its end; 130 or 143: it was stopped by a",
@@ -73,7 +75,7 @@ def free_addresses(count: int) -> list[str]:
 def run(experiment: Experiment, directory: RunDirectory) -> int:
     """Runs the program to its end in a run's folder, shown in this terminal; the exit code."""
     assignments = assignments_of(experiment, free_addresses(experiment.topology.shards), directory.path.resolve())
-    with Display(directory.path, experiment.name) as display:
+    with tied(directory, experiment), Display(directory.path, experiment.name) as display:
         outcome = run_program(
             assignments,
             start=experiment.run.start,
@@ -88,7 +90,7 @@ def run(experiment: Experiment, directory: RunDirectory) -> int:
 
 
 def go_on(path: str, overrides: Sequence[str]) -> int:
-    """Runs a run's program again, from its newest checkpoints; the exit code.
+    """Runs a run's program again, from its newest whole checkpoint; the exit code.
 
     Raises:
         ValueError: it can't be gone on with; the message says why.
@@ -96,8 +98,10 @@ def go_on(path: str, overrides: Sequence[str]) -> int:
     if flags.FLAGS.config or flags.FLAGS.dry_run:
         raise ValueError("--resume takes the experiment from the run's folder: leave out --config and --dry_run.")
     directory = RunDirectory(Path(path).resolve())  # `latest` will point elsewhere one day
-    experiment = resume.resumed_experiment(directory, overrides)
+    before, experiment = resume.resumed_experiments(directory, overrides, migrate=flags.FLAGS.resume_migrate)
     with resume.claimed(directory):
+        for line in resume.go_back(directory, before, experiment):
+            print(line, flush=True)
         resume.reopen(directory, experiment)
         return run(experiment, directory)
 
@@ -136,5 +140,6 @@ if __name__ == "__main__":
         sys.exit(0)
     command_line.define_flags()
     flags.DEFINE_string("resume", "", "A run's folder to go on with, e.g. runs/latest; instead of --config.")
+    flags.DEFINE_bool("resume_migrate", False, "With --resume: go on with empty tables where the old ones don't fit.")
     flags.DEFINE_bool("dry_run", False, "Print the program and check everything; start nothing.")
     app.run(main, flags_parser=command_line.parse)

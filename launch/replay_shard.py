@@ -6,12 +6,13 @@ import time
 from absl import logging
 
 from launch.assembly import assemble
+from launch.checkpoint_clock import LOOK_SECONDS, CheckpointClock
 from launch.roles import Assignment
+from launch.run_directory import RunDirectory
 from replay.metrics import MetricsWriter
 from replay.server import Shard
 from replay.shard_checkpoints import ShardCheckpoints
 
-SHARE = 0.05  # of the time may go into checkpoints: one that takes long is followed by a longer pause
 STOP_SECONDS = 3.5  # that a checkpoint has to end in when the shard is to stop; one that takes longer isn't begun
 
 
@@ -27,9 +28,8 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
         root = assignment.run_directory / "checkpoints" / assignment.name
         checkpoints = ShardCheckpoints(root, parts.plan, parts.layout, kept=experiment.shard.checkpoints_kept)
         shard = checkpoints.start(port)
-        saving = threading.Thread(
-            target=_keep_saving, args=(checkpoints, shard, experiment.shard.checkpoint_period, stop), daemon=True
-        )
+        clock = CheckpointClock(RunDirectory(assignment.run_directory).request, experiment.shard.checkpoint_period)
+        saving = threading.Thread(target=_keep_saving, args=(checkpoints, shard, clock, stop), daemon=True)
         saving.start()
     metrics = MetricsWriter([shard.address], assignment.role, assignment.index)
     metrics.write({"state": "running"})
@@ -47,18 +47,25 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     return ""
 
 
-def _keep_saving(checkpoints: ShardCheckpoints, shard: Shard, period: float, stop: threading.Event) -> None:
-    pause, taken = period, 0.0
-    while not stop.wait(pause) or taken < STOP_SECONDS / 2:
-        began = time.monotonic()
-        try:
-            manifest = checkpoints.save(shard)
-        except Exception as error:  # a full disk, say: the shard serves on, and the checkpoints before stay
-            logging.error("No checkpoint this time: %s", error)
-        else:
-            size = sum(file["bytes"] for file in manifest.files.values()) / 2**20
-            logging.info("Checkpoint of %s in %.1f s, %.0f MiB.", manifest.items, time.monotonic() - began, size)
-        if stop.is_set():
-            break
-        taken = time.monotonic() - began
-        pause = max(period, taken * (1 / SHARE - 1))
+def _keep_saving(checkpoints: ShardCheckpoints, shard: Shard, clock: CheckpointClock, stop: threading.Event) -> None:
+    """Saves whenever it is time to, and once more at the end if that is likely to be quick."""
+    taken = 0.0
+    while not stop.wait(LOOK_SECONDS):
+        if clock.due:
+            taken = _save(checkpoints, shard)
+            clock.taken(taken)
+    if taken < STOP_SECONDS / 2:
+        _save(checkpoints, shard)
+
+
+def _save(checkpoints: ShardCheckpoints, shard: Shard) -> float:
+    """The seconds that it took."""
+    began = time.monotonic()
+    try:
+        manifest = checkpoints.save(shard)
+    except Exception as error:  # a full disk, say: the shard serves on, and the checkpoints before stay
+        logging.error("No checkpoint this time: %s", error)
+        return time.monotonic() - began
+    taken, size = time.monotonic() - began, sum(file["bytes"] for file in manifest.files.values()) / 2**20
+    logging.info("Checkpoint of %s in %.1f s, %.0f MiB.", manifest.items, taken, size)
+    return taken

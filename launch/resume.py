@@ -1,4 +1,4 @@
-"""Goes on with a run that ended or was killed: its folder, its experiment, its checkpoints, its curve."""
+"""Goes on with a run that ended or was killed: its folder, its experiment, its newest whole checkpoint, its curve."""
 
 import contextlib
 import dataclasses
@@ -11,22 +11,21 @@ from configs import serialization
 from configs.experiment import Experiment
 from configs.fields import list_fields
 from configs.overrides import apply_overrides
+from launch.run_checkpoints import RunCheckpoints, RunManifest
 from launch.run_directory import RunDirectory, write_atomically
 
-# What checkpoints were made with: the tables' items, and what the counters count. All else may change.
-FIXED = (
-    "agent",
-    "agent_config.replay",
-    "environment.name",
-    "environment.library",
-    "environment.options",
-    "topology.shards",
-)
+# What the tables' items were made with: the tables can begin empty instead, with --resume_migrate.
+MIGRATED = ("agent_config.replay", "topology.shards")
+# What checkpoints were made with, and what the counters count. All else may change.
+FIXED = ("agent", "environment.name", "environment.library", "environment.options", *MIGRATED)
 LOCK = ".lock"
+SET_ASIDE = "metrics_set_aside.jsonl"  # lines of what was done after the checkpoint that the run went back to
 
 
-def resumed_experiment(run: RunDirectory, overrides: Sequence[str]) -> Experiment:
-    """The experiment of a run's folder, with changes.
+def resumed_experiments(
+    run: RunDirectory, overrides: Sequence[str], *, migrate: bool = False
+) -> tuple[Experiment, Experiment]:
+    """The experiment of a run's folder, and the same with changes.
 
     Raises:
         ValueError: no such run, or a change that its checkpoints don't fit; both values are named.
@@ -38,14 +37,26 @@ def resumed_experiment(run: RunDirectory, overrides: Sequence[str]) -> Experimen
             f"--resume={run.path} is no run's folder: it has no {run.config.name}. Name one such as runs/latest."
         ) from error
     after = apply_overrides(before, overrides)
+    for path, was, would_be in differences(before, after):
+        if _is_below(path, FIXED) and not (migrate and _is_below(path, MIGRATED)):
+            way_out = ", or add --resume_migrate to go on with empty tables" if _is_below(path, MIGRATED) else ""
+            raise ValueError(
+                f"--resume={run.path}: {path} was {was} and would be {would_be}, which the checkpoints of this run "
+                f"don't fit. Leave it as it was, or start a new run{way_out}."
+            )
+    return before, dataclasses.replace(after, run=dataclasses.replace(after.run, directory=before.run.directory))
+
+
+def differences(before: Experiment, after: Experiment) -> Iterator[tuple[str, str, str]]:
+    """Of each field that differs its path and both values."""
     then, now = ({field.path: field.value for field in list_fields(each)} for each in (before, after))
     for path in sorted({*then, *now}):
-        if then.get(path) != now.get(path) and any(path == fixed or path.startswith(f"{fixed}.") for fixed in FIXED):
-            raise ValueError(
-                f"--resume={run.path}: {path} was {then.get(path)!r} and would be {now.get(path)!r}, which the "
-                "checkpoints of this run don't fit. Leave it as it was, or start a new run."
-            )
-    return dataclasses.replace(after, run=dataclasses.replace(after.run, directory=before.run.directory))
+        if then.get(path) != now.get(path):
+            yield path, repr(then.get(path)), repr(now.get(path))
+
+
+def _is_below(path: str, fields: Sequence[str]) -> bool:
+    return any(path == field or path.startswith(f"{field}.") for field in fields)
 
 
 @contextlib.contextmanager
@@ -61,6 +72,59 @@ def claimed(run: RunDirectory) -> Iterator[None]:
         except BlockingIOError:
             raise ValueError(f"{run.path} belongs to a program that still runs. Stop that one first.") from None
         yield
+
+
+def go_back(run: RunDirectory, before: Experiment, after: Experiment) -> Iterator[str]:
+    """Takes a run's folder back to its newest whole checkpoint. What is newer is set aside, not deleted.
+
+    Yields, in lines for a person, what it goes on from, what was skipped and why, and what becomes of the tables.
+    """
+    checkpoints, chosen = RunCheckpoints(run, before), None
+    for manifest in checkpoints.newest_first():
+        wrong = checkpoints.damage_of(manifest)
+        if not wrong:
+            chosen = manifest
+            break
+        yield f"Skipped the checkpoint of {manifest.describe()}: {wrong}."
+    if chosen is None:
+        yield (
+            "No checkpoint of the whole run can be used: each role goes on from the newest good one of its own, and "
+            "begins anew where it has none."
+        )
+        return
+    yield f"Going on from {chosen.describe()}."
+    migrated = [each for each in differences(before, after) if _is_below(each[0], MIGRATED)]
+    for path, was, is_now in migrated:
+        yield f"MIGRATED: {path} was {was} and is {is_now}; no checkpoint of the tables fits that, so they begin empty."
+    goal = checkpoints.set_aside(chosen, shards_too=bool(migrated))
+    rows = _cut_metrics(run, chosen)
+    if goal or rows:
+        where = goal or run.path / SET_ASIDE
+        yield f"Set aside: {rows} lines of metrics.jsonl" + (f", and checkpoints into {where}" if goal else "") + "."
+    if chosen.status is not None:
+        write_atomically(run.status, json.dumps(chosen.status))
+
+
+def _cut_metrics(run: RunDirectory, manifest: RunManifest) -> int:
+    """Moves the lines that are newer than a checkpoint into a file of their own; how many there are."""
+    if not run.metrics.exists() or manifest.status is None:
+        return 0
+    kept: list[bytes] = []
+    cut: list[bytes] = []
+    for line in run.metrics.read_bytes().splitlines(keepends=True):
+        (cut if _time_of(line) > manifest.status["time"] else kept).append(line)
+    if cut:
+        with (run.path / SET_ASIDE).open("ab") as file:
+            file.writelines(cut)
+        write_atomically(run.metrics, b"".join(kept))
+    return len(cut)
+
+
+def _time_of(line: bytes) -> float:
+    try:
+        return float(json.loads(line)["time"])
+    except (ValueError, KeyError, TypeError):  # half a line, of a monitor that was killed
+        return 0.0
 
 
 def reopen(run: RunDirectory, experiment: Experiment) -> None:

@@ -53,6 +53,11 @@ class RunDirectory:
         return self.path / "checkpoints"
 
     @property
+    def request(self) -> Path:
+        """Touched by whoever wants a checkpoint now."""
+        return self.checkpoints / "request"
+
+    @property
     def logs(self) -> Path:
         """A folder with one log file a process."""
         return self.path / "logs"

@@ -11,7 +11,6 @@ says what it holds. Files are linked, not copied.
 
 import collections
 import dataclasses
-import hashlib
 import json
 import os
 import shutil
@@ -25,28 +24,17 @@ from absl import logging
 from reverb.cc import schema_pb2
 from reverb.platform.checkpointers_lib import DefaultCheckpointer
 
+from replay.fingerprints import damage, fingerprints
 from replay.layout import Layout
 from replay.plan import ShardPlan
 from replay.server import Shard, table_sizes
+from replay.shard_manifests import MANIFEST, Manifest, folder_of, numbers_in, read_manifest
 from replay.tables import METRICS, TRAJECTORIES
 
-MANIFEST = "manifest.json"
 FINISHED = "DONE"  # the file that Reverb writes last
 RESTORING = "restoring"  # a file beside the manifest while a server reads the checkpoint: it stays where that kills it
 ITEMS = "items.tfrecord"
 DEADLINE_S = 10.0  # for the server to say what it holds
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
-class Manifest:
-    """What a checkpoint holds, and what it was made with."""
-
-    saved_at: float  # seconds since the epoch
-    items: dict[str, int]  # by table
-    plan: dict[str, Any]
-    layout: dict[str, str]  # dtype and shape, by column
-    name: str  # Reverb's, of the folder that it loads
-    files: dict[str, dict[str, Any]]  # bytes and sha256, by name
 
 
 class ShardCheckpoints:
@@ -72,8 +60,8 @@ class ShardCheckpoints:
                 manifest = self._read(number)
                 self._check_settings(number, manifest)
                 shard = self._restore(number, manifest, port)
-            except _Damaged as damage:
-                logging.warning("checkpoint %s is skipped: %s", self._folder(number), damage)
+            except _Damaged as damaged:
+                logging.warning("checkpoint %s is skipped: %s", self._folder(number), damaged)
                 continue
             reverb.Client(shard.address).reset(METRICS)  # they were read long ago
             age = time.time() - manifest.saved_at
@@ -108,7 +96,7 @@ class ShardCheckpoints:
             plan=dataclasses.asdict(self._plan),
             layout=_describe(self._layout),
             name=written.name,
-            files={file.name: _fingerprint(file) for file in sorted((partial / "data").iterdir())},
+            files=fingerprints(partial / "data"),
         )
         with (partial / MANIFEST).open("w") as stream:
             json.dump(dataclasses.asdict(manifest), stream, indent=2)
@@ -120,26 +108,20 @@ class ShardCheckpoints:
         return manifest
 
     def _numbers(self) -> list[int]:
-        """Of all that is finished, the oldest first. What isn't ours has no manifest, and is never touched."""
-        found = (path for path in self._root.iterdir() if path.name.isdecimal() and (path / MANIFEST).exists())
-        return sorted(int(path.name) for path in found)
+        return numbers_in(self._root)
 
     def _folder(self, number: int) -> Path:
-        return self._root / f"{number:06d}"
+        return folder_of(self._root, number)
 
     def _read(self, number: int) -> Manifest:
         folder = self._folder(number)
         try:
-            manifest = Manifest(**json.loads((folder / MANIFEST).read_text()))
-        except (ValueError, TypeError) as error:
-            raise _Damaged(f"its {MANIFEST} can't be read: {error}") from error
-        for name, wanted in manifest.files.items():
-            path = folder / "data" / name
-            if not path.exists():
-                raise _Damaged(f"{name} is missing")
-            found = _fingerprint(path)
-            if found != wanted:
-                raise _Damaged(f"{name} has {found['bytes']} bytes and digest {found['sha256'][:8]}, want {wanted}")
+            manifest = read_manifest(self._root, number)
+        except ValueError as error:
+            raise _Damaged(str(error)) from error
+        wrong = damage(folder / "data", manifest.files)
+        if wrong:
+            raise _Damaged(wrong)
         if (folder / RESTORING).exists():
             raise _Damaged("a server ended while it was being restored")
         return manifest
@@ -196,11 +178,3 @@ def _describe(layout: Layout) -> dict[str, str]:
     columns = {name: f"{dtype.name}{list(shape)}" for name, (shape, dtype) in layout.signature.items()}
     packed = {f"rows.{field.name}": f"{field.dtype.name}{list(field.shape)}" for field in layout.fields}
     return columns | packed
-
-
-def _fingerprint(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}

@@ -1,9 +1,11 @@
 """Runs the real program as a person would: its command, in a process of its own."""
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +43,18 @@ def command_line(config: str, directory: Path, *overrides: str, extra: tuple[str
 def environment() -> dict[str, str]:
     """A person's environment: without the devices that the tests' own process was given."""
     return {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+
+
+def wait_for_learning(status: Path, process: "subprocess.Popen[bytes]") -> None:
+    """Until a launcher's program has done some learner steps."""
+    deadline = time.monotonic() + 180
+    while time.monotonic() < deadline:
+        assert process.poll() is None
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(status.read_text())["state"]["learner_steps"] > 20:
+                return
+        time.sleep(0.3)
+    raise TimeoutError("nothing was learned within 180 s")
 
 
 def run_program(config: str, directory: Path, *overrides: str, timeout: float) -> Finished:

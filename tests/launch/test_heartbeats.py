@@ -61,7 +61,7 @@ def test_an_ended_run_has_no_silent_roles() -> None:
 
 def test_a_new_process_has_time_for_its_first_word() -> None:
     heartbeats = Heartbeats(LIMIT)
-    found = {}
+    found: dict[str, int] = {}
     for now in range(1000, 1400):
         state = RunState(roles=(RoleRecord(name="actor-0", time=900.0),))
         status = RunStatus(preset="a", started=0.0, time=float(now), state=state)

@@ -1,6 +1,5 @@
 """The command itself: what it prints, leaves and returns, in good and in bad ways to end."""
 
-import contextlib
 import json
 import os
 import re
@@ -16,7 +15,7 @@ import pytest
 from PIL import Image
 
 from configs.serialization import from_json
-from tests.launch.programs import REPOSITORY, command_line, environment, run_program
+from tests.launch.programs import REPOSITORY, command_line, environment, run_program, wait_for_learning
 
 FILES = ("config.json", "metrics.jsonl", "curve.png", "status.json", "tensorboard", "logs", "checkpoints")
 
@@ -155,17 +154,6 @@ def interrupt(directory: Path, act) -> tuple[int, str, float]:
         text = output.read()
         assert not alive, text
         return code, text, seconds
-
-
-def wait_for_learning(status: Path, process: "subprocess.Popen[bytes]") -> None:
-    deadline = time.monotonic() + 180
-    while time.monotonic() < deadline:
-        assert process.poll() is None
-        with contextlib.suppress(OSError, ValueError):
-            if json.loads(status.read_text())["state"]["learner_steps"] > 20:
-                return
-        time.sleep(0.3)
-    raise TimeoutError("nothing was learned within 90 s")
 
 
 @pytest.mark.slow

@@ -2,6 +2,9 @@
 
 import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,8 +12,16 @@ import pytest
 from configs.presets import apex_catch
 from configs.serialization import from_json, to_json
 from launch import resume
+from launch.run_checkpoints import RunCheckpoints
 from launch.run_directory import RunDirectory
-from tests.launch.programs import resume_program, run_program
+from tests.launch.programs import (
+    REPOSITORY,
+    command_line,
+    environment,
+    resume_program,
+    run_program,
+    wait_for_learning,
+)
 
 
 @pytest.fixture
@@ -28,7 +39,7 @@ def test_limits_and_rates_may_change(ended: RunDirectory) -> None:
         "topology.actors=9",
         "run.directory=elsewhere",
     ]
-    changed = resume.resumed_experiment(ended, overrides)
+    changed = resume.resumed_experiments(ended, overrides)[1]
     assert (changed.run.learner_steps, changed.agent_config.learning_rate, changed.topology.actors) == (7, 0.5, 9)
     assert changed.run.directory == apex_catch().run.directory
 
@@ -45,12 +56,12 @@ def test_limits_and_rates_may_change(ended: RunDirectory) -> None:
 )
 def test_what_checkpoints_do_not_fit_is_refused(ended: RunDirectory, override: str, wanted: str) -> None:
     with pytest.raises(ValueError, match=wanted):
-        resume.resumed_experiment(ended, [override])
+        resume.resumed_experiments(ended, [override])
 
 
 def test_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no run's folder: it has no config\.json"):
-        resume.resumed_experiment(RunDirectory(tmp_path / "nowhere"), [])
+        resume.resumed_experiments(RunDirectory(tmp_path / "nowhere"), [])
 
 
 def test_two_programs_in_one_folder_are_refused(ended: RunDirectory) -> None:
@@ -70,7 +81,8 @@ def test_the_time_in_between_does_not_count(ended: RunDirectory) -> None:
 
 @pytest.mark.slow
 def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
-    first = run_program("apex_catch", tmp_path, "run.learner_steps=600", "run.target_evaluations=1000", timeout=120)
+    overrides = ("run.learner_steps=600", "run.target_evaluations=1000", "shard.checkpoint_period=1e9")
+    first = run_program("apex_catch", tmp_path, *overrides, timeout=120)
     assert first.code == 0, first.output
     before, rows = first.status["state"], len((first.directory / "metrics.jsonl").read_text().splitlines())
     second = resume_program(first.directory, "run.learner_steps=1200", timeout=120)
@@ -91,3 +103,43 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
         values = [line[name] for line in lines]
         assert values == sorted(values)
     assert from_json((first.directory / "config.json").read_text()).run.learner_steps == 1200
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_back_to_its_last_checkpoint(tmp_path: Path) -> None:
+    """A checkpoint by command; then the launcher is killed, and the run goes on from that very moment."""
+    command = command_line(
+        "apex_catch", tmp_path,
+        "run.target_evaluations=1000", "learner.checkpoint_period=0", "shard.checkpoint_period=1e9",
+    )  # fmt: skip
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environment(), stdout=subprocess.DEVNULL) as program:
+        run = tmp_path / "latest"
+        try:
+            wait_for_learning(run / "status.json", program)
+            asked = subprocess.run(
+                [sys.executable, "-m", "launch.checkpoint", str(run)],
+                cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=60, check=False,
+            )  # fmt: skip
+            assert asked.returncode == 0, asked.stderr
+            time.sleep(2.0)  # of work that is lost
+        finally:
+            program.kill()
+    manifest = next(RunCheckpoints(RunDirectory(run), apex_catch()).newest_first())
+    assert f"learner step {manifest.learner.step:,}, " in asked.stdout
+    assert manifest.status is not None
+    went_on = resume_program(run.resolve(), f"run.learner_steps={manifest.learner.step + 300}", timeout=120)
+    assert went_on.code == 0, went_on.output
+    assert f"Going on from learner step {manifest.learner.step:,}" in went_on.output
+    assert "Set aside: " in went_on.output
+    log = (run / "logs/learner-0.log").read_text()
+    assert f"Restored the learner at step {manifest.learner.step}." in log
+    for index, part in enumerate(manifest.shards):
+        restored = re.findall(r"Restored (\d+) items", (run / f"logs/replay-{index}.log").read_text())
+        assert restored == [str(part.items["trajectories"])]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    first = next(row for row in rows if row["time"] > manifest.status["time"])
+    before, after = manifest.status["state"]["environment_steps"], first["environment_steps"]
+    assert before <= after < before + 20_000  # counted from there, not from where it was killed nor from zero
+    for name in ("elapsed", "environment_steps", "learner_steps"):
+        values = [row[name] for row in rows]
+        assert values == sorted(values)

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from replay.server import Shard, shard_info
-from replay.shard_checkpoints import MANIFEST, RESTORING, ShardCheckpoints
+from replay.shard_checkpoints import RESTORING, ShardCheckpoints
+from replay.shard_manifests import MANIFEST
 from tests.replay.shards import eventually, fill, keys_of, make_replay
 
 PLAN, LAYOUT = make_replay(1, 4)
