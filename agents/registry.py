@@ -44,7 +44,10 @@ def resolve(agent: str) -> Callable[..., Any]:
     if not callable(made):
         near = difflib.get_close_matches(function_name, vars(module), n=2)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
-        raise ValueError(f"agent={agent!r}: {module_name} has no function {function_name!r}.{hint}")
+        raise ValueError(
+            f"agent={agent!r}: {module_name} has no function {function_name!r}.{hint} Set agent to one that takes a "
+            "config and an environment's spec and makes an Agent."
+        )
     return made  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,7 @@ import jax
 
 from agents.agent import Agent, Params
 from agents.registry import resolve
-from agents.signatures import extras_spec, state_spec
+from agents.signatures import example_timestep, extras_spec, state_spec
 from configs.experiment import Experiment
 from launch.environments.factory import environment_spec
 from replay.layout import Layout, make_layout
@@ -36,12 +36,23 @@ def assemble(experiment: Experiment) -> Parts:
         ValueError: where agent, environment and replay don't fit; the message names the field.
     """
     environment = environment_spec(experiment.environment)
+    _check_observation(experiment, environment)
     agent: Agent = resolve(experiment.agent)(experiment.agent_config, environment)
     layout = make_layout(agent.replay, environment, extras_spec(agent, environment), state_spec(agent, environment))
     plan = plan_shard(
         agent.replay, experiment.topology.shards, experiment.learner.batch_size, experiment.learner.samples_in_flight
     )
     return Parts(agent=agent, environment=environment, layout=layout, plan=plan)
+
+
+def _check_observation(experiment: Experiment, environment: EnvironmentSpec) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(example_timestep(environment, 1).observation):
+        if leaf.size == 0:
+            raise ValueError(
+                f"environment.name={experiment.environment.name!r} shows an observation{jax.tree_util.keystr(path)} of "
+                f"shape {leaf.shape[1:]}, which holds nothing. Change environment.options="
+                f"{experiment.environment.options}."
+            )
 
 
 def key_of(*numbers: int) -> Any:

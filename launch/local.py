@@ -124,7 +124,7 @@ def main(argv: Sequence[str]) -> int:
         if flags.FLAGS.dry_run:
             from launch import preflight  # loads JAX and TensorFlow, which takes seconds
 
-            print("\n".join(preflight.check(experiment)))
+            print("\n".join(preflight.check(experiment, Path(experiment.run.directory))))
             return 0
         directory = make_run_directory(experiment)
         with resume.claimed(directory):

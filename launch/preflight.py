@@ -1,8 +1,10 @@
 """What can be known to fail is refused here, before a role starts."""
 
+import os
 import shutil
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,6 +15,7 @@ from agents.agent import Fleet
 from agents.rows import row_of
 from agents.signature_checks import check_agent
 from agents.signatures import example_timestep, state_spec
+from configs.bounds import check_bounds
 from configs.experiment import Experiment
 from launch.assembly import Parts, assemble, key_of
 from launch.roles import Assignment
@@ -25,54 +28,33 @@ MEMORY_SHARE = 0.9  # of what is available may go to full tables
 def run(assignment: Assignment, stop: threading.Event) -> str:
     """The role that comes before all others: "" where the experiment can run, else what keeps it from that."""
     try:
-        for line in check(assignment.experiment):
+        for line in check(assignment.experiment, assignment.run_directory):
             logging.info("%s", line)
-        check_disk(disk_free(str(assignment.run_directory)), assignment.experiment)
     except (ValueError, TypeError, ImportError) as error:
         logging.exception("This experiment can't run.")
         return f"This experiment can't run. {type(error).__name__}: {error}"
     return ""
 
 
-def check(experiment: Experiment) -> Sequence[str]:
+def check(experiment: Experiment, directory: Path) -> Sequence[str]:
     """Builds everything once without starting anything; what the run will be, in lines for a person.
+
+    Args:
+        experiment: what is to run.
+        directory: where its files go; it need not be there yet.
 
     Raises:
         ValueError: for whatever can't work; the message names the field, the value, why and the fix.
     """
+    check_bounds(experiment)
     parts = assemble(experiment)
-    check_batch(experiment)
     if ":" in experiment.agent:  # from outside: those here are held to it by tests, and it takes two seconds
         check_agent(parts.agent, parts.environment)
     check_row(experiment, parts)
     needed = memory_of(parts.agent.replay, parts.layout, experiment.topology.shards)
     check_memory(needed, psutil.virtual_memory().available, parts.agent.replay.max_size)
+    check_disk(disk_free(directory), experiment, parts, needed)
     return describe(experiment, parts, needed)
-
-
-def check_batch(experiment: Experiment) -> None:
-    """The numbers of the loops that no other part checks."""
-    for field, value in (
-        ("environment.per_actor", experiment.environment.per_actor),
-        ("topology.shards", experiment.topology.shards),
-        ("topology.actors", experiment.topology.actors),
-        ("learner.batch_size", experiment.learner.batch_size),
-        ("learner.publish_period", experiment.learner.publish_period),
-        ("evaluator.environments", experiment.evaluator.environments),
-        ("evaluator.episodes", experiment.evaluator.episodes),
-    ):
-        if value < 1:
-            raise ValueError(f"{field}={value} must be at least 1. Set {field}=1 or more.")
-    if experiment.topology.evaluators not in (0, 1):
-        raise ValueError(
-            f"topology.evaluators={experiment.topology.evaluators} must be 0 or 1: one evaluator measures the newest "
-            "weights. Set topology.evaluators=1."
-        )
-    if np.isfinite(experiment.run.target_return) and not experiment.topology.evaluators:
-        raise ValueError(
-            f"run.target_return={experiment.run.target_return} can't be reached without an evaluator. "
-            "Set topology.evaluators=1, or end the run by run.environment_steps."
-        )
 
 
 def check_row(experiment: Experiment, parts: Parts) -> None:
@@ -103,12 +85,9 @@ def check_memory(needed: int, available: int, max_size: int) -> None:
         )
 
 
-def check_disk(free: int, experiment: Experiment) -> None:
+def check_disk(free: int, experiment: Experiment, parts: Parts, tables: int) -> None:
     """The run directory's disk: the learner's checkpoints and logs, and those of full shards before compression."""
-    shard, parts = experiment.shard, assemble(experiment)
-    if shard.checkpoints_kept < 1:
-        raise ValueError(f"shard.checkpoints_kept={shard.checkpoints_kept} must be at least 1. Set it to 1 or more.")
-    tables = memory_of(parts.agent.replay, parts.layout, experiment.topology.shards)
+    shard = experiment.shard
     generations = 0 if parts.plan.queue or not shard.checkpoint_period else shard.checkpoints_kept + 1
     needed = 2**29 + generations * tables
     if free < needed:
@@ -119,9 +98,19 @@ def check_disk(free: int, experiment: Experiment) -> None:
         )
 
 
-def disk_free(path: str) -> int:
-    """Bytes free on the disk of a path."""
-    return shutil.disk_usage(path).free
+def disk_free(path: Path) -> int:
+    """Bytes free on the disk of a path, or of the nearest folder above it that is there.
+
+    Raises:
+        ValueError: nothing can be written there.
+    """
+    there = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"run.directory={str(path)!r} can't be made or written: {there} is no folder that this user may write to. "
+            "Set run.directory to another folder."
+        )
+    return shutil.disk_usage(there).free
 
 
 def describe(experiment: Experiment, parts: Parts, needed: int) -> Sequence[str]:

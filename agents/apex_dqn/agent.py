@@ -12,6 +12,7 @@ from agents.agent import ActorOutput, Agent, Fleet, Key, Params, TimeStep, Updat
 from agents.apex_dqn.config import ApexConfig
 from agents.apex_dqn.loss import QLoss, q_loss
 from agents.apex_dqn.priorities import actor_priorities
+from agents.bounds import check_numbers
 from agents.exploration import epsilon_greedy, epsilon_ladder
 from agents.importance import anneal, importance_weights
 from agents.networks import DuelingHead, make_torso, over_time
@@ -77,16 +78,12 @@ def make_agent(config: ApexConfig, environment: EnvironmentSpec) -> Agent:
 
 
 def _check(config: ApexConfig) -> None:
+    check_numbers(config)
     if config.replay.queue or config.replay.burn_in:
         raise ValueError(
             f"agent_config.replay.queue={config.replay.queue}, burn_in={config.replay.burn_in}: Ape-X draws "
             "transitions again and again and carries no state. Set agent_config.replay.queue=False "
             "agent_config.replay.burn_in=0."
-        )
-    if config.target_period < 1 or config.importance_steps < 1:
-        raise ValueError(
-            f"agent_config.target_period={config.target_period} and importance_steps={config.importance_steps} count "
-            "learner steps: they must be at least 1. Set them to 1 or more."
         )
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents.agent import ActorOutput, Agent, Fleet, Key, Params, TimeStep, Update
+from agents.bounds import check_numbers
 from agents.impala.config import ImpalaConfig
 from agents.impala.loss import ImpalaLoss, impala_loss
 from agents.networks import PolicyValue, PolicyValueHead, make_torso, over_time
@@ -80,12 +81,8 @@ def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
 
 
 def _check(config: ImpalaConfig) -> None:
+    check_numbers(config)
     require_rows_once(config.replay, "IMPALA trains on each row once")
-    if config.clip_rho < 1.0:
-        raise ValueError(
-            f"agent_config.clip_rho={config.clip_rho} must be at least 1, the bound of the traces' coefficients c: "
-            "V-trace wants rho-bar >= c-bar (Espeholt et al. 2018, section 4.1). Set agent_config.clip_rho=1."
-        )
 
 
 def _update(

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents.agent import ActorOutput, Agent, Fleet, Key, Params, TimeStep, Update
+from agents.bounds import check_numbers
 from agents.networks import make_torso, over_time
 from agents.optimizers import make_optimizer
 from agents.policies import as_stored, distribution, sample_with_log_probability
@@ -97,12 +98,14 @@ def make_agent(config: PpoConfig, environment: EnvironmentSpec) -> Agent:
 
 def _check(config: PpoConfig) -> None:
     replay = config.replay
+    check_numbers(config)
     require_rows_once(replay, "PPO trains on the rows of each sequence in one update")
-    if config.epochs < 1 or config.minibatches < 1 or replay.trace % config.minibatches:
+    if replay.trace % config.minibatches:
+        nearest_multiple = max(replay.trace // config.minibatches, 1) * config.minibatches
         raise ValueError(
-            f"agent_config.epochs={config.epochs}, minibatches={config.minibatches}, replay.trace={replay.trace}: each "
-            "minibatch takes an equal share of the rows of every sequence. Set epochs and minibatches to 1 or more, "
-            f"and replay.trace and replay.period to a multiple of minibatches, e.g. {4 * max(config.minibatches, 1)}."
+            f"agent_config.minibatches={config.minibatches} doesn't divide agent_config.replay.trace={replay.trace}: "
+            "each minibatch takes an equal share of the rows of every sequence. Set agent_config.replay.trace and "
+            f"agent_config.replay.period to a multiple of it, e.g. {nearest_multiple}."
         )
 
 

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from agents.agent import ActorOutput, Agent, Fleet, Key, Params, TimeStep, Update
+from agents.bounds import check_numbers
 from agents.exploration import epsilon_greedy, epsilon_ladder
 from agents.importance import importance_weights
 from agents.networks import make_torso
@@ -101,15 +102,11 @@ def make_agent(config: R2d2Config, environment: EnvironmentSpec) -> Agent:
 
 
 def _check(config: R2d2Config) -> None:
+    check_numbers(config)
     if config.replay.queue:
         raise ValueError(
             f"agent_config.replay.queue={config.replay.queue}: R2D2 draws sequences again and again. "
             "Set agent_config.replay.queue=False."
-        )
-    if config.target_period < 1:
-        raise ValueError(
-            f"agent_config.target_period={config.target_period} counts learner steps: it must be at least 1. "
-            "Set it to 1 or more."
         )
 
 

@@ -118,7 +118,7 @@ def test_one_torso_or_two():
         ({"replay": ReplaySpec(queue=True, n_step=2)}, "agent_config.replay.n_step=1"),
         ({"replay": ReplaySpec(queue=True, burn_in=2)}, "agent_config.replay.burn_in=0"),
         ({"replay": ReplaySpec(queue=True, trace=20, period=10)}, "agent_config.replay.period=20"),
-        ({"minibatches": 3}, "minibatches=3, replay.trace=8"),
+        ({"minibatches": 3}, "minibatches=3 doesn't divide agent_config.replay.trace=8"),
         ({"epochs": 0}, "agent_config.epochs=0"),
     ],
 )

@@ -1,0 +1,56 @@
+"""What values the numbers of an experiment may have, each by itself; how they fit together the parts check."""
+
+import math
+from collections.abc import Mapping
+
+from agents.bounds import COUNT, NOT_NEGATIVE, POSITIVE, Bound
+from configs.experiment import Experiment
+from configs.fields import list_fields
+
+BOUNDS: Mapping[str, Bound] = {
+    "environment.per_actor": COUNT,
+    "environment.threads": COUNT,
+    "topology.shards": COUNT,
+    "topology.actors": COUNT,
+    "topology.evaluators": Bound(0, 1),
+    "actor.items_in_flight": COUNT,
+    "actor.items_per_shard": COUNT,
+    "actor.fetch_period": POSITIVE,
+    "actor.report_period": POSITIVE,
+    "shard.checkpoint_period": NOT_NEGATIVE,
+    "shard.checkpoints_kept": COUNT,
+    "learner.batch_size": COUNT,
+    "learner.samples_in_flight": COUNT,
+    "learner.prefetch": COUNT,
+    "learner.publish_period": COUNT,
+    "learner.checkpoint_period": NOT_NEGATIVE,
+    "learner.checkpoints_kept": COUNT,
+    "learner.threads": COUNT,
+    "evaluator.environments": COUNT,
+    "evaluator.episodes": COUNT,
+    "evaluator.pause": NOT_NEGATIVE,
+    "supervision.restarts": NOT_NEGATIVE,
+    "supervision.window": POSITIVE,
+    "supervision.silence": NOT_NEGATIVE,
+    "run.environment_steps": NOT_NEGATIVE,
+    "run.learner_steps": NOT_NEGATIVE,
+    "run.target_evaluations": COUNT,
+    "run.seconds": NOT_NEGATIVE,
+    "run.seed": Bound(0, 2**31 - 1),
+}
+
+
+def check_bounds(experiment: Experiment) -> None:
+    """Refuses a number that can't be.
+
+    Raises:
+        ValueError: for the first one; the message names the field, the value, what it is, and what to set.
+    """
+    for field in list_fields(experiment):
+        if field.path in BOUNDS:
+            BOUNDS[field.path].check(field.path, field.value, field.comment)
+    if math.isfinite(experiment.run.target_return) and not experiment.topology.evaluators:
+        raise ValueError(
+            f"run.target_return={experiment.run.target_return} can't be reached without an evaluator. "
+            "Set topology.evaluators=1, or end the run by run.environment_steps."
+        )
