@@ -19,7 +19,7 @@ from replay.canary import Canary
 
 PERIOD = 10.0  # seconds between two samples
 WARM_UP = 600.0  # seconds that don't count, at most a third of the whole
-TIMEOUT = 5.0  # seconds for a canary
+TIMEOUT = 30.0  # seconds for a canary: a busy machine keeps a process waiting for some
 
 
 class Sample(NamedTuple):

@@ -92,6 +92,8 @@ def _act(
     while not stop.is_set():
         newest = fetcher.newest()
         if newest is not None:
+            if params is None:
+                logging.info("Acting with the weights of learner step %d.", newest[1])
             params = jax.device_put(newest[0])
             version = np.full(environments.num, newest[1], np.int32)
         memory = () if stored_state is None else stored_state(state)

@@ -20,11 +20,16 @@ from typing import Any, NoReturn
 
 from absl import flags, logging
 
+from launch.chaos_signal import CHAOS_VARIABLE, RAISE_SIGNAL
 from launch.processes import RoleRequest, die_with
 
 DUMP_SIGNAL = signal.SIGUSR1  # writes every thread's Python stack to the log, even while C++ holds the thread
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LONGEST_TEXT = 8000  # characters of a result: fits the pipe's buffer, so that writing never waits for a reader
+
+
+class InjectedError(Exception):
+    """As any error of a role would be."""
 
 
 def resolve(path: str) -> Callable[..., Any]:
@@ -108,7 +113,13 @@ def _stop_on_signal(stop: threading.Event) -> None:
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    if CHAOS_VARIABLE in os.environ:
+        signal.signal(RAISE_SIGNAL, _raise)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
+
+
+def _raise(*_: object) -> NoReturn:
+    raise InjectedError("An exception that launch.chaos asked for.")
 
 
 def _configure_jax(environment: dict[str, str]) -> None:

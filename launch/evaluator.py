@@ -67,6 +67,8 @@ def _evaluate_on_and_on(
         key = key_of(assignment.experiment.run.seed, EVALUATOR_STREAM, assignment.index, evaluations)
         state = parts.agent.init_actor(key, Fleet(0, 1, environments.num))
         began = time.monotonic()
+        if not evaluations:
+            logging.info("Evaluating the weights of learner step %d.", version)
         episodes = play(policy, params, state, environments, config.episodes, stop)
         if len(episodes) < config.episodes:
             return  # stopped

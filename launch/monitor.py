@@ -31,6 +31,7 @@ ENOUGH_READ = 1000  # records of one read after which there may be more
 def run(assignment: Assignment, stop: threading.Event) -> str:
     """Watches the run until a limit of `run` is reached, and says which; "" when `stop` was set before."""
     monitor = Monitor(assignment)
+    logging.info("Watching %s.", assignment.run_directory)
     try:
         while not stop.wait(PERIOD):
             reason = monitor.look()

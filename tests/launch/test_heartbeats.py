@@ -63,11 +63,30 @@ def test_a_new_process_has_time_for_its_first_word() -> None:
     heartbeats = Heartbeats(LIMIT)
     found: dict[str, int] = {}
     for now in range(1000, 1400):
-        state = RunState(roles=(RoleRecord(name="actor-0", time=900.0),))
+        state = RunState(roles=(RoleRecord(name="actor-0", time=900.0), RoleRecord(name="actor-1", time=float(now))))
         status = RunStatus(preset="a", started=0.0, time=float(now), state=state)
         for name in heartbeats.silent(status, [Living("actor-0", 1000.0)], float(now)):
             found.setdefault(name, now)
     assert found == {"actor-0": 1000 + START_SECONDS + 1}
+
+
+def test_nobody_is_blamed_when_nobody_is_heard() -> None:
+    """As when the monitor was started again on a busy machine, and hasn't come to the records yet."""
+    heartbeats = Heartbeats(LIMIT)
+    names = ("actor-0", "actor-1", "learner-0")
+    for now in range(100, 300):
+        state = RunState(roles=tuple(RoleRecord(name=name, time=100.0) for name in names))
+        status = RunStatus(preset="a", started=0.0, time=float(now), state=state)
+        assert heartbeats.silent(status, [Living(name, 0.0) for name in names], float(now)) == {}
+
+
+def test_no_time_passes_while_the_monitor_writes_nothing() -> None:
+    heartbeats = Heartbeats(LIMIT)
+    names = ("actor-0", "replay-0", "learner-0")
+    roles = tuple(RoleRecord(name=name, time=100.0) for name in names)
+    status = RunStatus(preset="a", started=0.0, time=101.0, state=RunState(roles=roles))
+    for now in range(101, 300):
+        assert heartbeats.silent(status, [Living(name, 0.0) for name in names], float(now)) == {}
 
 
 def test_no_limit_calls_nobody_silent() -> None:
