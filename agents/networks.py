@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from typing_extensions import assert_never
 
 from agents.names import NetworkName
@@ -14,6 +15,7 @@ from replay.steps import Array, Tree
 
 Result = TypeVar("Result")
 
+MOST_CATEGORIES = 1024  # of one integer that are shown one-hot; beyond that it is a number
 SMALL_IMAGE = 36  # pixels: below it the Atari networks' strides leave nothing of a side
 ATARI_2013 = ((16, 8, 4), (32, 4, 2))  # channels, kernel, stride; Mnih et al. (2013)
 ATARI_2015 = ((32, 8, 4), (64, 4, 2), (64, 3, 1))  # Mnih et al. (2015)
@@ -81,7 +83,7 @@ class Torso(nn.Module):
         """[B, *obs] -> [B, hidden_sizes[-1]] float32."""
         features = []
         for name, spec in sorted(leaf_specs(self.environment.observation).items()):
-            leaf = scale(observation[name] if name else observation, spec)
+            leaf = encode(observation[name] if name else observation, spec)
             if self.network != "mlp" and is_image(spec):
                 leaf = _convolutions(self.network, spec)(channels_last(leaf, spec))
             features.append(leaf.reshape(leaf.shape[0], -1))
@@ -168,6 +170,22 @@ def channels_last(image: Array, spec: ArraySpec) -> Array:
     if _channels_first(spec):
         image = jnp.moveaxis(image, 1, 3)
     return image.reshape(*image.shape[:3], -1)
+
+
+def encode(leaf: Array, spec: ArraySpec) -> Array:
+    """As float32: a category one-hot, for its number says nothing of how near two are; all else as scale() has it."""
+    count = categories(spec)
+    if count:
+        return jax.nn.one_hot(leaf.astype(jnp.int32) - int(spec.minimum), count)
+    return scale(leaf, spec)
+
+
+def categories(spec: ArraySpec) -> int:
+    """How many categories a single bounded integer (a Discrete space) tells apart; 0 for all else."""
+    if spec.shape or np.dtype(spec.dtype).kind not in "iu" or not np.isfinite([spec.minimum, spec.maximum]).all():
+        return 0
+    count = int(spec.maximum - spec.minimum) + 1
+    return count if count <= MOST_CATEGORIES else 0
 
 
 def scale(leaf: Array, spec: ArraySpec) -> Array:

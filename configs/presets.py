@@ -1,5 +1,6 @@
 """Experiments to begin with: each a function, and each number one that differs from its default."""
 
+import dataclasses
 import difflib
 from collections.abc import Callable
 
@@ -41,6 +42,28 @@ def apex_catch() -> Experiment:
         learner=LearnerConfig(batch_size=64),
         run=RunConfig(target_return=0.95),  # of 1
     )
+
+
+def apex_memory() -> Experiment:
+    """Ape-X DQN names the first card of a deck, a control: it has nothing to remember it by."""
+    return Experiment(
+        name="apex_memory",
+        agent="apex_dqn",
+        agent_config=dataclasses.replace(_apex_small(), hidden_sizes=(64, 64), discount=0.9),
+        environment=_first_card(),
+        learner=LearnerConfig(batch_size=64),
+        run=RunConfig(environment_steps=400_000),  # more than R2D2 needs
+    )
+
+
+def apex_minatar_breakout() -> Experiment:
+    """Ape-X DQN plays Breakout on a 10 x 10 board."""
+    return _apex_minatar("apex_minatar_breakout", "breakout")
+
+
+def apex_minatar_asterix() -> Experiment:
+    """Ape-X DQN plays Asterix on a 10 x 10 board."""
+    return _apex_minatar("apex_minatar_asterix", "asterix")
 
 
 def apex_pong() -> Experiment:
@@ -96,6 +119,16 @@ def impala_catch() -> Experiment:
         learner=LearnerConfig(batch_size=16),
         run=RunConfig(target_return=0.95),
     )
+
+
+def impala_minatar_breakout() -> Experiment:
+    """IMPALA plays Breakout on a 10 x 10 board."""
+    return _impala_minatar("impala_minatar_breakout", "breakout")
+
+
+def impala_minatar_asterix() -> Experiment:
+    """IMPALA plays Asterix on a 10 x 10 board."""
+    return _impala_minatar("impala_minatar_asterix", "asterix")
 
 
 def impala_pong() -> Experiment:
@@ -154,20 +187,41 @@ def r2d2_catch() -> Experiment:
     return _r2d2_small("r2d2_catch", "Catch-v0", 0.95)
 
 
+def r2d2_memory() -> Experiment:
+    """R2D2 names the first card of a deck until its end, 51 steps."""
+    small = _r2d2_small("r2d2_memory", "", 0.9)  # 95 % of the answers right
+    return dataclasses.replace(
+        small,
+        agent_config=dataclasses.replace(
+            small.agent_config,
+            # 60 rows to train on: from most answers a gradient reaches the first card.
+            replay=dataclasses.replace(small.agent_config.replay, burn_in=0, trace=60, n_step=1, period=30),
+            discount=0.9,
+        ),
+        environment=_first_card(),
+    )
+
+
 PRESETS: dict[str, Callable[[], Experiment]] = {
     make.__name__: make
     for make in (
         apex_cartpole,
         apex_catch,
+        apex_memory,
+        apex_minatar_breakout,
+        apex_minatar_asterix,
         apex_pong,
         impala_cartpole,
         impala_catch,
+        impala_minatar_breakout,
+        impala_minatar_asterix,
         impala_pong,
         ppo_cartpole,
         ppo_catch,
         ppo_pendulum,
         r2d2_cartpole,
         r2d2_catch,
+        r2d2_memory,
     )
 }
 
@@ -209,6 +263,72 @@ def _apex_small() -> ApexConfig:
         optimizer="adam",
         learning_rate=1e-3,
         epsilon=1e-6,
+    )
+
+
+def _apex_minatar(name: str, game: str) -> Experiment:
+    """Network, discount, replay and batch as Young and Tian (2019) have them for DQN; they update at every frame."""
+    return Experiment(
+        name=name,
+        agent="apex_dqn",
+        agent_config=ApexConfig(
+            replay=ReplaySpec(
+                trace=1,
+                n_step=3,
+                period=1,
+                sampler="prioritized",
+                max_size=100_000,
+                min_size=5_000,
+                samples_per_insert=8.0,
+                error_buffer=10_000.0,
+            ),
+            network="small_cnn",
+            hidden_sizes=(128,),
+            head_size=64,
+            target_period=500,
+            optimizer="adam",
+            learning_rate=3e-4,
+            epsilon=1e-6,
+        ),
+        environment=_minatar(game),
+        learner=LearnerConfig(batch_size=64, samples_in_flight=256),
+        evaluator=EvaluatorConfig(pause=20.0),
+        run=RunConfig(environment_steps=2_000_000),
+    )
+
+
+def _impala_minatar(name: str, game: str) -> Experiment:
+    """Network and discount as Young and Tian (2019) have them for their actor-critic."""
+    return Experiment(
+        name=name,
+        agent="impala",
+        agent_config=ImpalaConfig(
+            replay=ReplaySpec(queue=True, trace=20, n_step=1, period=20, max_size=32),
+            network="small_cnn",
+            hidden_sizes=(128,),
+            learning_rate=1e-3,
+        ),
+        environment=_minatar(game),
+        topology=TopologyConfig(shards=1),
+        actor=ActorConfig(items_in_flight=16),
+        learner=LearnerConfig(batch_size=16, samples_in_flight=16, prefetch=1),
+        evaluator=EvaluatorConfig(pause=20.0),
+        run=RunConfig(environment_steps=2_000_000),
+    )
+
+
+def _minatar(game: str) -> EnvironmentConfig:
+    """As in the paper: six actions, of which one in ten is the one before again, and a game that grows harder."""
+    return EnvironmentConfig(name="minatar.gym:BaseEnv", library="gymnasium", per_actor=16, options={"game": game})
+
+
+def _first_card() -> EnvironmentConfig:
+    """Each step shows a card's suit, and pays 1/51 for naming the first one's, -1/51 for another: chance is -0.5."""
+    return EnvironmentConfig(
+        name="popgym:popgym-RepeatFirstEasy-v0",
+        library="gymnasium",
+        per_actor=8,
+        options={"disable_env_checker": True},  # a third of a step's time
     )
 
 

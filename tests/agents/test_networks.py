@@ -6,7 +6,9 @@ import pytest
 from agents.networks import (
     DuelingHead,
     PolicyValueHead,
+    categories,
     channels_last,
+    encode,
     is_image,
     make_torso,
     over_time,
@@ -70,6 +72,26 @@ def test_a_stack_becomes_channels_and_bytes_fractions():
     assert image.dtype == jnp.float32
     np.testing.assert_allclose(image[1, 7, 9, 2], frames[1, 2, 7, 9] / 255)
     assert scale(jnp.asarray([3.0]), VECTOR) == 3  # control: only bytes are scaled
+
+
+def test_a_category_becomes_one_hot():
+    suit = ArraySpec(shape=(), dtype="int32", minimum=2, maximum=4)
+    assert encode(jnp.asarray([2, 4]), suit).tolist() == [[1, 0, 0], [0, 0, 1]]
+    torso = make_torso("mlp", (8,), environment(suit))
+    params = torso.init(KEY, zeros(suit))["params"]
+    assert params["Dense_0"]["kernel"].shape == (3, 8)
+
+
+def test_other_numbers_stay_what_they_are():
+    others = [
+        ArraySpec(shape=(2,), dtype="int32", minimum=0, maximum=3),  # of a MultiDiscrete space, or an image's
+        ArraySpec(shape=(), dtype="int32"),  # without bounds
+        ArraySpec(shape=(), dtype="int32", minimum=0, maximum=10_000),  # a count
+        ArraySpec(shape=(), dtype="float32", minimum=0, maximum=3),
+        ArraySpec(shape=(), dtype="bool", minimum=0, maximum=1),
+    ]
+    assert [categories(spec) for spec in others] == [0] * 5
+    assert encode(jnp.asarray([3.0]), others[3]) == 3
 
 
 def test_the_axis_of_channels_is_found():

@@ -25,7 +25,9 @@ def plan(experiment: Experiment) -> object:
 def test_the_promised_ones_are_there():
     pixels = {f"{agent}_pong" for agent in ("apex", "impala")}
     small = {f"{agent}_{task}" for agent in ("apex", "impala", "ppo", "r2d2") for task in ("cartpole", "catch")}
-    assert set(PRESETS) == pixels | small | {"ppo_pendulum"}
+    minatar = {f"{agent}_minatar_{game}" for agent in ("apex", "impala") for game in ("asterix", "breakout")}
+    memory = {"apex_memory", "r2d2_memory"}
+    assert set(PRESETS) == pixels | small | minatar | memory | {"ppo_pendulum"}
 
 
 def test_each_is_there_under_its_own_name(experiment: Experiment):

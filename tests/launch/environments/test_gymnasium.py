@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from configs.experiment import EnvironmentConfig
+from configs.presets import preset
 from launch.environments.factory import environment_spec, make_environments
 from replay.spec import ArraySpec, ContinuousAction, DiscreteAction
 from tests.launch.environments.corridor import REWARD
@@ -125,3 +126,36 @@ def test_a_module_that_lacks_what_it_imports(tmp_path: Path, monkeypatch: pytest
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match=r"lacking was found, but it imports 'surely_not_installed'"):
         make("lacking:MyEnv")
+
+
+def test_the_first_card_is_shown_once_and_asked_for_to_the_end() -> None:
+    """The task of r2d2_memory: who remembers is always right, who names what it sees is at chance."""
+    environments = make_environments(preset("r2d2_memory").environment, 2, 0)
+    assert environments.spec.observation == ArraySpec(shape=(), dtype="int32", minimum=0, maximum=3)
+    timestep = environments.reset()
+    returns = []
+    for _ in range(40):  # episodes in environment 0, which remembers; environment 1 names what it sees
+        card = timestep.observation[0]
+        for _ in range(51):
+            timestep = environments.step(np.array([card, timestep.observation[1]], np.int32))
+        assert timestep.terminated.all()
+        returns.append([episode.return_ for episode in environments.episodes()])
+        timestep = environments.step(np.zeros(2, np.int32))  # the next deck
+        assert timestep.first.all()
+    remembered, seen = np.array(returns).T
+    np.testing.assert_allclose(remembered, 1.0, atol=1e-5)
+    assert seen.mean() == pytest.approx(-0.5, abs=0.05)  # 25 % right
+
+
+@pytest.mark.parametrize(("game", "channels"), [("breakout", 4), ("asterix", 4)])
+def test_minatar_shows_its_board(game: str, channels: int) -> None:
+    environments = make_environments(preset(f"apex_minatar_{game}").environment, 2, 0)
+    board = ArraySpec(shape=(10, 10, channels), dtype="bool", minimum=0, maximum=1)
+    assert (environments.spec.observation, environments.spec.action) == (board, DiscreteAction(count=6))
+
+    def play() -> list[Any]:
+        again = make_environments(preset(f"apex_minatar_{game}").environment, 2, 0)
+        timesteps = [again.reset()] + [again.step(np.array([3, 1], np.int32)) for _ in range(200)]
+        return [timestep.observation for timestep in timesteps]
+
+    np.testing.assert_array_equal(play(), play())  # sticky actions too are drawn from the seed
