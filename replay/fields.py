@@ -54,7 +54,8 @@ def observation_fields(observation: ObservationSpec) -> tuple[tuple[Field, ...],
     leaves = {"": observation} if isinstance(observation, ArraySpec) else dict(observation)
     plain, frames = [], []
     for key, spec in leaves.items():
-        _check_name("observation", key)
+        if not isinstance(key, str):
+            raise ValueError(f"observation: the names of its arrays are strings, got {key!r}.")
         field = make_field("observation" + (f"/{key}" if key else ""), spec)
         if not spec.stacked:
             plain.append(field)
@@ -68,7 +69,8 @@ def observation_fields(observation: ObservationSpec) -> tuple[tuple[Field, ...],
 def extras_fields(extras: Mapping[str, ArraySpec]) -> tuple[Field, ...]:
     """Fields of what the agent stores beside each step."""
     for name in extras:
-        _check_name("extras", name)
+        if not isinstance(name, str) or "/" in name:
+            raise ValueError(f"extras/{name}: the names of fields are strings without '/', got {name!r}.")
         if not name or name in RESERVED:
             raise ValueError(f"extras/{name}: this name is a field of every row. Call the extra something else.")
     return tuple(make_field(f"extras/{name}", spec) for name, spec in extras.items())
@@ -154,8 +156,3 @@ def _shown(name: str) -> str:
 def _path(root: str, path: Iterable[Any]) -> str:
     keys = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
     return "/".join([root, *keys])
-
-
-def _check_name(kind: str, name: str) -> None:
-    if not isinstance(name, str) or "/" in name:
-        raise ValueError(f"{kind}/{name}: the names of fields are strings without '/', got {name!r}.")

@@ -22,10 +22,13 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def leaf(tree: Any, name: str) -> Any:
-    """The leaf that flatten() gives this name."""
-    for part in name.split("/") if name else ():
-        tree = tree[part]
-    return tree
+    """The leaf that flatten() gives this name. A library's own names may hold a "/" too, as dm_control's do."""
+    if not name:
+        return tree
+    if name in tree:
+        return tree[name]
+    outer, _, inner = name.partition("/")
+    return leaf(tree[outer], inner)
 
 
 def observation_spec(flat: dict[str, ArraySpec]) -> ObservationSpec:

@@ -14,7 +14,7 @@ FLAT = ArraySpec(shape=(3,), dtype="float32")
 OBSERVATIONS: dict[str, ObservationSpec] = {
     "flat": FLAT,
     "pixels": PIXELS,
-    "dict": {"pixels": PIXELS, "few": ArraySpec(shape=(2, 7), dtype="float32", stacked=True), "flat": FLAT},
+    "dict": {"eye/pixels": PIXELS, "few": ArraySpec(shape=(2, 7), dtype="float32", stacked=True), "eye/flat": FLAT},
 }
 EXTRAS = {"logits": ArraySpec(shape=(2,), dtype="float32"), "mode": ArraySpec(shape=(), dtype="int8")}
 STATE = {"lstm": (ArraySpec(shape=(3,), dtype="float32"), ArraySpec(shape=(2, 2), dtype="float32"))}

@@ -128,13 +128,13 @@ def test_a_row_that_differs_from_the_layout_is_named():
         (row._replace(extras={}), state, r"extras/logits float32\[2, 2\] is missing"),
         (row._replace(reward=row.reward.astype("float64")), state, r"reward: got float64\[2\], want float32\[2\]"),
         (
-            row._replace(observation={**seen, "pixels": seen["pixels"][:, 1:]}),
+            row._replace(observation={**seen, "eye/pixels": seen["eye/pixels"][:, 1:]}),
             state,
-            r"observation/pixels: got uint8\[2, 3",
+            r"observation/eye/pixels: got uint8\[2, 3",
         ),
         (row._replace(action=row.action[:1]), state, r"action: got int32\[1\], want int32\[2\]"),
-        (row._replace(observation={**seen, "depth": seen["flat"]}), state, "observation/depth is appended"),
-        (row._replace(observation=seen["flat"]), state, "observation is appended"),
+        (row._replace(observation={**seen, "depth": seen["eye/flat"]}), state, "observation/depth is appended"),
+        (row._replace(observation=seen["eye/flat"]), state, "observation is appended"),
         (row, {"lstm": (state["lstm"][0],)}, "state/lstm/1 .* is missing"),
         (row, (), "state/lstm/0 .* is missing"),
     ]

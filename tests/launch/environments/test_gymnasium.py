@@ -8,6 +8,7 @@ import pytest
 
 from configs.experiment import EnvironmentConfig
 from configs.presets import preset
+from launch.environments import arrays
 from launch.environments.factory import environment_spec, make_environments
 from replay.spec import ArraySpec, ContinuousAction, DiscreteAction
 from tests.launch.environments.corridor import REWARD
@@ -159,3 +160,10 @@ def test_minatar_shows_its_board(game: str, channels: int) -> None:
         return [timestep.observation for timestep in timesteps]
 
     np.testing.assert_array_equal(play(), play())  # sticky actions too are drawn from the seed
+
+
+def test_names_that_hold_a_slash_themselves() -> None:
+    observation = {"walker/speed": 1, "walker": {"height": 2, "leg/angle": 3}}
+    names = arrays.flatten(observation)
+    assert names == {"walker/speed": 1, "walker/height": 2, "walker/leg/angle": 3}
+    assert {name: arrays.leaf(observation, name) for name in names} == names

@@ -1,13 +1,16 @@
 """Runs docs/new-environment.md: files are written where their first line says, scripts run, commands are read."""
 
+import json
 import re
 import shlex
+import sys
 from pathlib import Path
 
 import pytest
 
-from configs.experiment import Experiment
 from configs.overrides import apply_overrides
+from configs.presets import preset
+from launch import preflight
 from tests.pages import Page, run_python
 
 PAGE = Page("new-environment.md")
@@ -39,15 +42,37 @@ def test_a_script_that_is_wrong_is_noticed(folder: Path) -> None:
         run_python(folder, "look.py")
 
 
-@pytest.mark.parametrize("command", PAGE.commands)
-def test_commands_name_environments_that_can_be_made(folder: Path, command: str) -> None:
+def check_command(folder: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run checks before it starts: the environment can be made, and the agent takes what it shows and wants."""
     words = shlex.split(command)
     assert words[:3] == ["python", "-m", "launch.local"]
-    overrides = words[words.index("--set") + 1 :]
-    environment = apply_overrides(Experiment(name="doc", agent="impala", agent_config=None), overrides).environment
-    code = (
-        "from configs.experiment import EnvironmentConfig\n"
-        "from launch.environments.factory import make_environments\n"
-        f"print(make_environments({environment!r}, 2, 0).reset().first.tolist())"
-    )
-    assert run_python(folder, "-c", code).strip() == "[True, True]"
+    assert words[4] == "--set"
+    monkeypatch.syspath_prepend(folder)
+    try:
+        preflight.check(apply_overrides(preset(words[3].removeprefix("--config=")), words[5:]), folder)
+    finally:
+        for name in [name for name in sys.modules if name.split(".")[0] == "my_package"]:
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("command", PAGE.commands)
+def test_commands_can_run(folder: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_command(folder, command, monkeypatch)
+
+
+def test_an_agent_for_other_actions_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control."""
+    (command,) = (text for text in PAGE.commands if "dm_env" in text)
+    with pytest.raises(ValueError, match="chooses among discrete actions"):
+        check_command(folder, command.replace("ppo_pendulum", "impala_cartpole"), monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [PAGE.commands[0], *PAGE.commands[2:]])
+def test_the_real_program_trains_on_them(folder: Path, command: str) -> None:
+    """A Gymnasium environment, one with a dict, and one of dm_env: some updates on each."""
+    words = shlex.split(command)[1:]
+    said = run_python(folder, *words, "run.learner_steps=20", "run.seconds=60", timeout=240)
+    state = json.loads((folder / "runs" / "latest" / "status.json").read_text())["state"]
+    assert state["learner_steps"] >= 20, said
+    assert state["training_return"] is not None, said
