@@ -24,6 +24,7 @@ class TopologyConfig:
 
     shards: int = 2  # replay servers
     actors: int = 2  # CPU actors
+    actors_per_pod: int = 1  # of them in one container of a cluster, forked from one process whose memory they share
     evaluators: int = 1  # 0 or 1
 
 

@@ -56,6 +56,7 @@ def check_batch(experiment: Experiment) -> None:
         ("environment.per_actor", experiment.environment.per_actor),
         ("topology.shards", experiment.topology.shards),
         ("topology.actors", experiment.topology.actors),
+        ("topology.actors_per_pod", experiment.topology.actors_per_pod),
         ("learner.batch_size", experiment.learner.batch_size),
         ("learner.publish_period", experiment.learner.publish_period),
         ("evaluator.environments", experiment.evaluator.environments),

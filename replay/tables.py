@@ -3,12 +3,13 @@
 import reverb
 import tensorflow as tf
 
+from replay.canary import CANARY, make_canary_table
 from replay.layout import Layout
 from replay.metrics import METRICS, make_metrics_table
 from replay.plan import ShardPlan, memory_of, plan_shard
 from replay.variables import VARIABLES, make_variables_tables
 
-__all__ = ["METRICS", "TRAJECTORIES", "VARIABLES", "ShardPlan", "make_tables", "memory_of", "plan_shard"]
+__all__ = ["CANARY", "METRICS", "TRAJECTORIES", "VARIABLES", "ShardPlan", "make_tables", "memory_of", "plan_shard"]
 
 TRAJECTORIES = "trajectories"  # the table's name
 
@@ -21,8 +22,8 @@ def to_tensor_specs(layout: Layout) -> dict[str, tf.TensorSpec]:
 
 
 def make_tables(plan: ShardPlan, layout: Layout) -> list[reverb.Table]:
-    """All tables of one shard: trajectories, and those that weights and metrics travel through."""
-    return [make_trajectories_table(plan, layout), *make_variables_tables(), make_metrics_table()]
+    """All tables of one shard: trajectories, those that weights and metrics travel through, and the probe's."""
+    return [make_trajectories_table(plan, layout), *make_variables_tables(), make_metrics_table(), make_canary_table()]
 
 
 def make_trajectories_table(plan: ShardPlan, layout: Layout) -> reverb.Table:

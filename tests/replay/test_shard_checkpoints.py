@@ -40,7 +40,7 @@ def test_a_shard_begins_with_its_newest_checkpoint(tmp_path, free_port):
     fill(shard.address, LAYOUT, 30)
     keys, before = keys_of(shard.address, LAYOUT, 30), shard_info(shard.address, 10.0)
     manifest = checkpoints.save(shard)
-    assert manifest.items == {"trajectories": 30, "variables": 0, "variables_manifests": 0, "metrics": 0}
+    assert manifest.items == {"trajectories": 30, "variables": 0, "variables_manifests": 0, "metrics": 0, "canary": 0}
     fill(shard.address, LAYOUT, 5)
     shard.stop()
     again = checkpoints_in(tmp_path).start(free_port)

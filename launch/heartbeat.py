@@ -1,0 +1,113 @@
+"""What a role in a container does beside its work: it shows that it lives, by files that launch.probe looks at.
+
+Every role's loop looks at its stop event all the time, while it moves and while it waits for shards, weights or data:
+that is how it ends in time. So a look of the main thread is the beat: a role that has stopped to look wouldn't notice
+SIGTERM either, and one that waits for a shard that is gone looks on and isn't killed for it. A shard's main thread
+only waits for the event, so it lives as long as its interpreter runs; whether it serves is what its canary says.
+"""
+
+import threading
+import time
+from pathlib import Path
+
+from absl import logging
+
+from launch import preflight
+from launch.child import resolve
+from launch.probe import HEARTBEAT, READY
+from launch.roles import FUNCTIONS, Assignment
+from replay.background import Patience
+
+PERIOD = 1.0  # seconds between two looks at whether the role moved, and between two songs of the canary
+
+
+class WatchedStop(threading.Event):
+    """A stop event that knows whether the main thread still looks at it."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        super().__init__()
+        self._stop = stop
+        self._looked = False
+        self._waiting = False
+
+    def is_set(self) -> bool:
+        """As of the event behind it."""
+        self._look()
+        return self._stop.is_set()
+
+    def set(self) -> None:
+        """Sets the event behind it."""
+        self._stop.set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """As of the event behind it; the time in here counts as looking."""
+        main = self._look()
+        self._waiting = self._waiting or main
+        try:
+            return self._stop.wait(timeout)
+        finally:
+            if main:
+                self._waiting = False
+
+    def take(self) -> bool:
+        """Whether the main thread has looked since the last call, or is waiting now."""
+        looked, self._looked = self._looked or self._waiting, False
+        return looked
+
+    def _look(self) -> bool:
+        main = threading.current_thread() is threading.main_thread()
+        self._looked = self._looked or main
+        return main
+
+
+def run(assignment: Assignment, stop: threading.Event) -> str:
+    """Plays the assignment's role, and beats. Of type launch.roles.RoleFunction.
+
+    Raises:
+        ValueError: the experiment can't work; the message names the field.
+    """
+    preflight.check_batch(assignment.experiment)
+    watched = WatchedStop(stop)
+    heart = threading.Thread(target=_beat, args=(watched, assignment), name="heartbeat", daemon=True)
+    heart.start()
+    if assignment.role == "replay":
+        threading.Thread(target=_keep_singing, args=(assignment,), name="canary", daemon=True).start()
+    return str(resolve(FUNCTIONS[assignment.role])(assignment, watched) or "")
+
+
+def _beat(stop: WatchedStop, assignment: Assignment) -> None:
+    path = assignment.run_directory / f"{HEARTBEAT}{assignment.name}"
+    while True:
+        if stop.take():
+            _touch(path)
+        time.sleep(PERIOD)
+
+
+def _keep_singing(assignment: Assignment) -> None:
+    """Touches the file of readiness after each insert and sample that came through."""
+    import reverb
+
+    from replay.canary import sing
+
+    port = assignment.addresses[assignment.index].rsplit(":", 1)[1]
+    client = reverb.Client(f"127.0.0.1:{port}")
+    path, number, patience = assignment.run_directory / f"{READY}{assignment.name}", 0, Patience("the shard's canary")
+    while True:
+        number += 1
+        try:
+            client.server_info(timeout=1)  # with a deadline: an insert before the server is up has none
+            if not sing(client, number):
+                raise RuntimeError("it sampled something else than it had inserted")
+        except Exception as error:
+            patience.waiting(" ".join(str(error).split()))
+        else:
+            patience.over()
+            _touch(path)
+        time.sleep(PERIOD)
+
+
+def _touch(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:  # a full disk, say; the probe will see that it grows old
+        logging.error("Can't touch %s: %s", path, error)
