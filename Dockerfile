@@ -27,20 +27,21 @@ FROM python:3.10-slim-bookworm AS base
 RUN apt-get update \
  && apt-get install -y --no-install-recommends tini \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/* /var/log/* \
- && useradd --uid 10001 --user-group --no-create-home --home-dir /run/antiphon --shell /usr/sbin/nologin antiphon \
- && install -d -o antiphon -g antiphon /run/antiphon
+ && useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin antiphon \
+ && install -d -o antiphon -g antiphon /run/antiphon /var/lib/antiphon
 ENV PATH=/opt/venv/bin:$PATH \
     PYTHONPATH=/opt/antiphon \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
-    HOME=/run/antiphon \
+    HOME=/tmp \
     MPLCONFIGDIR=/tmp/matplotlib \
     ANTIPHON_RUN_DIRECTORY=/run/antiphon
 WORKDIR /opt/antiphon
 # PID 1 ignores SIGTERM unless it handles it, and must reap orphans: tini does both. Numbers, so that Kubernetes can see
 # that it isn't root.
-USER 10001:10001
-ENTRYPOINT ["/usr/bin/tini", "--", "python", "-m", "launch.node"]
+USER 1000:1000
+ENTRYPOINT ["/usr/bin/tini", "--"]
+CMD ["python", "-m", "launch.node", "--help"]
 
 FROM base AS gpu
 COPY --from=packages-gpu /opt/venv /opt/venv

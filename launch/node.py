@@ -46,8 +46,8 @@ USAGE = (
     "       --run_directory=DIR  of this node; else ANTIPHON_RUN_DIRECTORY",
     "       --actors_per_pod=K   actors index*K to index*K+K-1; else ANTIPHON_ACTORS_PER_POD, topology.actors_per_pod",
     "",
-    "--config may be the path of a config.json, and is ANTIPHON_CONFIG where it isn't given. Exit code 0: it was stopped",
-    "by a signal or its work is done; 1: it failed; 2: the command line can't work.",
+    "--config may be the path of a config.json, and is ANTIPHON_CONFIG where it isn't given. Exit code 0: it was",
+    "stopped by a signal or its work is done; 1: it failed; 2: the command line can't work.",
 )
 
 
@@ -96,8 +96,8 @@ def index_of(role: str, given: str | None, environ: Mapping[str, str], host: str
     number = re.search(r"-(\d+)$", host.partition(".")[0])
     if number is None:
         raise ValueError(
-            f"--index is missing for role {role}: none of {', '.join(INDEX_VARIABLES)} is set, and the host name {host!r} "
-            "doesn't end in -NUMBER. Give --index=0 to the first one, and so on."
+            f"--index is missing for role {role}: none of {', '.join(INDEX_VARIABLES)} is set, and the host name "
+            f"{host!r} doesn't end in -NUMBER. Give --index=0 to the first one, and so on."
         )
     return int(number[1])
 
@@ -183,8 +183,8 @@ class Node:
         self._logs = spec.run_directory.resolve() / "logs"
         self._logs.mkdir(parents=True, exist_ok=True)
         for prefix in (HEARTBEAT, READY):  # of a node before this one
-            for path in spec.run_directory.glob(f"{prefix}*"):
-                path.unlink(missing_ok=True)
+            for each in self._assignments:
+                (spec.run_directory / f"{prefix}{each.name}").unlink(missing_ok=True)
         self._tails = [_Tail(self._logs / f"{each.name}.log", each.name) for each in self._assignments]
 
     def run(self) -> int:
