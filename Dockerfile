@@ -26,7 +26,7 @@ FROM python:3.10-slim-bookworm AS base
 # hadolint ignore=DL3008
 RUN apt-get update \
  && apt-get install -y --no-install-recommends tini \
- && rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/* /var/log/* \
+ && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/* \
  && useradd --uid 1000 --user-group --no-create-home --home-dir /tmp --shell /usr/sbin/nologin antiphon \
  && install -d -o antiphon -g antiphon /run/antiphon /var/lib/antiphon
 ENV PATH=/opt/venv/bin:$PATH \
