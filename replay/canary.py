@@ -21,4 +21,4 @@ def sing(client: reverb.Client, number: int) -> bool:
     """Inserts a number and samples it back; whether it is the same. Blocks while the shard does: give it a thread."""
     client.insert([np.int64(number)], {CANARY: 1.0})
     sample = next(iter(client.sample(CANARY, num_samples=1)))
-    return int(np.asarray(sample[0].data[0] if isinstance(sample, list) else sample.data[0]).reshape(())) == number
+    return int(sample[0].data[0]) == number
