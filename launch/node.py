@@ -181,7 +181,12 @@ class Node:
         self._signal = 0
         self._warm: subprocess.Popen[bytes] | None = None
         self._logs = spec.run_directory.resolve() / "logs"
-        self._logs.mkdir(parents=True, exist_ok=True)
+        try:
+            self._logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"--run_directory={spec.run_directory} can't be written: {error}. Name a folder that this user may write."
+            ) from error
         for prefix in (HEARTBEAT, READY):  # of a node before this one
             for each in self._assignments:
                 (spec.run_directory / f"{prefix}{each.name}").unlink(missing_ok=True)

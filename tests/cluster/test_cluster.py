@@ -89,12 +89,11 @@ def test_it_learns_whatever_starts_first(make_cluster):
     assert shards[0] in cluster.log(actor)
     began = time.monotonic()
     cluster.start(*reversed(shards))
-    for name in shards:
-        wait_for(f"{name} ready", lambda name=name: cluster.probe(name, "ready"), START_SECONDS, cluster, [name])
+    wait_for("both shards ready", lambda: all(cluster.probe(name, "ready") for name in shards), START_SECONDS, cluster)
     wait_for("learner steps", lambda: steps(cluster) > 0, START_SECONDS, cluster)
     first = {name: cluster.bytes_of(name) for name in cluster.pods}
     marked, before = time.monotonic(), state_of(cluster)
-    moved = {}
+    moved: dict[str, Any] = {}
 
     def over() -> bool:
         if cluster.exit_code(monitor) is not None:
