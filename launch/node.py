@@ -185,7 +185,8 @@ class Node:
             self._logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(
-                f"--run_directory={spec.run_directory} can't be written: {error}. Name a folder that this user may write."
+                f"--run_directory={spec.run_directory} can't be written: {error}. "
+                "Name a folder that this user may write."
             ) from error
         for prefix in (HEARTBEAT, READY):  # of a node before this one
             for each in self._assignments:
