@@ -52,8 +52,14 @@ def test_a_look_at_the_stop_event_is_a_beat_and_waiting_for_it_goes_on_to_be_one
     assert not stop.is_set()
     assert stop.take()
     assert not stop.take()  # once
-    seen = []
-    watcher = threading.Thread(target=lambda: [time.sleep(0.3), seen.extend([stop.take(), stop.take()]), stop.set()])
+    seen: list[bool] = []
+
+    def watch() -> None:
+        time.sleep(0.3)
+        seen.extend([stop.take(), stop.take()])
+        stop.set()
+
+    watcher = threading.Thread(target=watch)
     watcher.start()
     assert stop.wait(30)
     watcher.join()
