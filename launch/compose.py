@@ -25,7 +25,7 @@ def make_compose(run: Run) -> Mapping[str, Any]:
         "monitor": 1,
     }
     parts = [(role, index) for role, count in counts.items() for index in range(count)]
-    volumes = {_volume(run, role, index): {} for role, index in parts if _keeps(run, role)}
+    volumes: dict[str, Any] = {_volume(run, role, index): {} for role, index in parts if _keeps(run, role)}
     return {
         "name": run.name,
         "services": {f"{role}-{index}": _service(run, role, index) for role, index in parts},

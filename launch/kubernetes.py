@@ -1,6 +1,6 @@
-"""Renders a run as Kubernetes manifests, which also are a base of Kustomize. Touches no cluster.
+r"""Renders a run as Kubernetes manifests, which also are a base of Kustomize. Touches no cluster.
 
-python -m launch.kubernetes --config=apex_pong --set topology.shards=4 topology.actors=256 \\
+python -m launch.kubernetes --config=apex_pong --set topology.shards=4 topology.actors=256 \
   --image=REGISTRY/antiphon:TAG --output=manifests
 kubectl apply -k manifests
 """

@@ -242,7 +242,7 @@ def _evaluator(run: Run) -> k8s.V1Deployment:
 
 
 def _claim(run: Run, role: str) -> k8s.V1PersistentVolumeClaim:
-    # Learners on several nodes write one checkpoint together.
+    # Pods on two nodes can't share a ReadWriteOnce volume, and those of one Job have the same volumes.
     mode = "ReadWriteMany" if role == "learner" and run.experiment.learner.processes > 1 else "ReadWriteOnce"
     return k8s.V1PersistentVolumeClaim(
         api_version="v1",
@@ -261,7 +261,7 @@ def _claim_spec(run: Run, disk: int, mode: str) -> k8s.V1PersistentVolumeClaimSp
 
 
 def _policy(run: Run, role: str, port: int, source: str | None) -> k8s.V1NetworkPolicy:
-    """Only pods of this run (of one role where `source` names it) reach a role, at its port: Reverb knows no password."""
+    """Only pods of this run (of one role where `source` names it) reach a role: Reverb knows no password."""
     return k8s.V1NetworkPolicy(
         api_version="networking.k8s.io/v1",
         kind="NetworkPolicy",

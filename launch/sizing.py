@@ -1,4 +1,4 @@
-"""What each pod of a run asks for: CPU, memory, disk and time, worked out from the experiment. Pure but for `size_of`."""
+"""What each pod of a run asks for, worked out from the experiment: CPU, memory, disk and time."""
 
 import dataclasses
 import math

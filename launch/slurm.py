@@ -19,7 +19,7 @@ def make_script(run: Run) -> str:
     needs = {role: needs_of(role, run.experiment, run.size) for role in counts}
     lines = [
         "#!/bin/bash",
-        f"# {run.name}, config {run.digest}. Submit it in its own folder, with the project importable and `python` its own.",
+        f"# {run.name}, config {run.digest}. Submit it in its own folder; `python` must be able to import launch.node.",
         f"#SBATCH --job-name={run.name}",
         "#SBATCH --output=%x-%j.log",
     ]
