@@ -38,9 +38,9 @@ ENV PATH=/opt/venv/bin:$PATH \
     ANTIPHON_RUN_DIRECTORY=/run/antiphon
 WORKDIR /opt/antiphon
 # PID 1 ignores SIGTERM unless it handles it, and must reap orphans: tini does both. Numbers, so that Kubernetes can see
-# that it isn't root. A SIGTERM that comes before Python can take it ends nothing that had begun: 143 counts as 0.
+# that it isn't root.
 USER 1000:1000
-ENTRYPOINT ["/usr/bin/tini", "-e", "143", "--"]
+ENTRYPOINT ["/usr/bin/tini", "--"]
 CMD ["python", "-m", "launch.node", "--help"]
 
 FROM base AS gpu
