@@ -1,6 +1,6 @@
 # Every target sets up .venv first, by itself, when it is missing or requirements.lock has changed.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check bench lock clean
+.PHONY: help setup demo test image test-cluster lint check bench lock clean
 .NOTPARALLEL:
 
 CONFIG ?= apex_cartpole
@@ -15,6 +15,12 @@ demo: setup ## launch a program on this machine and watch it learn (CONFIG=apex_
 
 test: setup ## run the tests (SELECT="not big" is a pytest marker expression; ARGS=tests/replay or more of pytest's)
 	@$(RUN) -m pytest -m "$(SELECT)" $(ARGS)
+
+image: ## build the container image `antiphon` with podman (BUILD="..." for its options, e.g. -v of a package mirror)
+	@podman build --tag antiphon $(BUILD) .
+
+test-cluster: setup image ## run rendered manifests as containers on a podman network, and hurt them (as root; minutes)
+	@$(RUN) -m pytest -m cluster tests/cluster $(ARGS)
 
 lint: setup ## check format, lint, types and which folder imports which
 	@$(RUN) -m ruff format --check .
@@ -36,5 +42,5 @@ clean: ## remove .venv and every cache; runs/ stays
 	@find . -name __pycache__ -not -path './runs/*' -prune -exec rm -rf {} +
 
 help: ## say what can be made
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
-	  printf '  make %-7s %s\n' "$$target" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r target text; do \
+	  printf '  make %-12s %s\n' "$$target" "$$text"; done

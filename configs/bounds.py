@@ -13,6 +13,7 @@ BOUNDS: Mapping[str, Bound] = {
     "topology.shards": COUNT,
     "topology.actors": COUNT,
     "topology.evaluators": Bound(0, 1),
+    "topology.actors_per_pod": COUNT,
     "actor.items_in_flight": COUNT,
     "actor.items_per_shard": COUNT,
     "actor.fetch_period": POSITIVE,

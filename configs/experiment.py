@@ -24,6 +24,7 @@ class TopologyConfig:
 
     shards: int = 2  # replay servers
     actors: int = 2  # CPU actors
+    actors_per_pod: int = 1  # of them in one container of a cluster, forked from one process whose memory they share
     evaluators: int = 1  # 0 or 1
 
 
@@ -46,6 +47,7 @@ class LearnerConfig:
     checkpoint_period: float = 60.0  # seconds between checkpoints
     checkpoints_kept: int = 3  # the newest ones
     threads: int = 1  # CPU threads of XLA where the learner runs on a CPU
+    processes: int = 1  # learner processes, each on devices of its own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

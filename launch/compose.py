@@ -1,0 +1,69 @@
+"""A run as compose.yaml: each role in a container of its own on one host, as on a cluster. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from launch.manifests import (
+    CONFIG_DIRECTORY,
+    RUN_DIRECTORY,
+    SHARES,
+    Run,
+    command_of,
+    environment_of,
+)
+from launch.sizing import SHARED_MEMORY, needs_of
+
+
+def make_compose(run: Run) -> Mapping[str, Any]:
+    """The file as plain data; config.json lies beside it."""
+    topology = run.experiment.topology
+    counts = {
+        "replay": topology.shards,
+        "learner": run.experiment.learner.processes,
+        "actor": run.actor_pods,
+        "evaluator": topology.evaluators,
+        "monitor": 1,
+    }
+    parts = [(role, index) for role, count in counts.items() for index in range(count)]
+    volumes: dict[str, Any] = {_volume(run, role, index): {} for role, index in parts if _keeps(run, role)}
+    return {
+        "name": run.name,
+        "services": {f"{role}-{index}": _service(run, role, index) for role, index in parts},
+        **({"volumes": volumes} if volumes else {}),
+    }
+
+
+def _service(run: Run, role: str, index: int) -> Mapping[str, Any]:
+    needs = needs_of(role, run.experiment, run.size)
+    environment = environment_of(run, role) | {"ANTIPHON_INDEX": str(index)}
+    host = f"{run.name}-{role}-{index}"
+    volumes = [f"./config.json:{CONFIG_DIRECTORY}/config.json:ro"]
+    if _keeps(run, role):
+        volumes.append(f"{_volume(run, role, index)}:{RUN_DIRECTORY}")
+    return {
+        "image": run.image,
+        "command": command_of(role),
+        "environment": environment,
+        "hostname": host,
+        # The names that shards and the coordinator have on a cluster.
+        "networks": {"default": {"aliases": [f"{host}.{run.name}-{role}"]}},
+        "volumes": volumes,
+        "tmpfs": ["/tmp"] if _keeps(run, role) else ["/tmp", f"{RUN_DIRECTORY}:mode=1777"],
+        "read_only": True,
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges:true"],
+        "mem_limit": needs.memory,
+        **({"shm_size": SHARED_MEMORY} if role in SHARES else {}),
+        "stop_grace_period": f"{needs.stop_seconds}s",
+        # The monitor's end is the run's; all others are wanted until then.
+        "restart": "on-failure" if role == "monitor" else "unless-stopped",
+    }
+
+
+def _keeps(run: Run, role: str) -> bool:
+    return needs_of(role, run.experiment, run.size).disk > 0
+
+
+def _volume(run: Run, role: str, index: int) -> str:
+    """Learners share theirs, as on a cluster."""
+    return role if role in ("learner", "monitor") else f"{role}-{index}"
