@@ -20,6 +20,7 @@ BOUNDS: Mapping[str, Bound] = {
     "shard.checkpoint_period": NOT_NEGATIVE,
     "shard.checkpoints_kept": COUNT,
     "learner.batch_size": COUNT,
+    "learner.processes": COUNT,
     "learner.samples_in_flight": COUNT,
     "learner.prefetch": COUNT,
     "learner.publish_period": COUNT,

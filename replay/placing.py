@@ -33,3 +33,11 @@ class Placer:
         aval, slices, devices = self._known[key]
         result: jax.Array = batched_device_put(aval, self._sharding, [array[part] for part in slices], devices)
         return result
+
+
+def own_rows(array: Any) -> ndarray:
+    """The rows of an array split by axis 0 that this process has placed, in its order; of a host array all."""
+    if not isinstance(array, jax.Array) or array.is_fully_addressable:
+        return np.asarray(array)
+    parts = sorted(array.addressable_shards, key=lambda part: part.index[0].start or 0)
+    return np.concatenate([np.asarray(part.data) for part in parts])
