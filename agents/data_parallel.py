@@ -41,8 +41,10 @@ def each_share(function: Function, batch_axes: tuple[int | None, ...], results: 
     mesh = _MESH.get()
     if mesh is None:
         return function
-    # Replication isn't checked: with the check, JAX sums the gradient within loops again.
-    return shard_map(function, mesh, tuple(map(_spec, batch_axes)), tuple(map(_spec, results)), check_rep=False)
+    arguments, given = (tuple(map(_spec, axes)) for axes in (batch_axes, results))
+    # With check_rep a gradient would be summed where it arises, in every round of a loop; without, in the end.
+    split: Function = shard_map(function, mesh, arguments, given, check_rep=False)
+    return split
 
 
 def _spec(axis: int | None) -> PartitionSpec:

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,7 +20,7 @@ from launch.checkpoints import LearnerCheckpoints
 from launch.learner_group import LearnerGroup
 from launch.roles import Assignment
 from launch.run_directory import RunDirectory
-from replay.dataset import ReplayReader
+from replay.dataset import ReplayBatch, ReplayReader
 from replay.metrics import MetricsWriter
 from replay.priorities import PriorityUpdater
 from replay.publication import PERIOD_S
@@ -31,7 +31,7 @@ LEARNER_STREAM = 2  # sets the learner's random numbers apart from the actors'
 REPORT_PERIOD = 0.5  # seconds between two metrics records
 PATIENCE = 10.0  # seconds between two words on what is waited for
 
-UpdateFunction = Any  # a jitted (state, arrays, info) -> (state, Update), which can also be lowered
+UpdateFunction = Any  # of make_update(); a jitted function, which can also be lowered
 
 
 def run(assignment: Assignment, stop: threading.Event) -> str:
@@ -105,7 +105,7 @@ def initial_state(
     state = jax.jit(parts.agent.init_learner, out_shardings=sharding)(key)
     restored = checkpoints.restore(state) if checkpoints is not None else None
     if group.processes > 1:
-        found = jax.tree.map(np.asarray, state) if restored is None else restored[0], restored[1] if restored else 0
+        found = restored or (jax.tree.map(np.asarray, state), 0)
         host, steps = multihost_utils.broadcast_one_to_all(found, is_source=group.rank == 0)
         restored = (host, int(steps)) if steps else None
     if restored is None:
@@ -121,17 +121,28 @@ def replicate(leaf: Any, sharding: NamedSharding) -> jax.Array:
 
 
 def make_update(parts: Parts, mesh: Mesh) -> UpdateFunction:
-    """One jitted learner step on a batch as the reader gives it, split over the mesh; the state, on all of its devices,
-    is donated. Metrics come back on all devices, priorities split as the batch is.
+    """A jitted function of the state, on all devices of the mesh and donated, and of one or more batches as the reader
+    gives them, each (arrays, info), split over the mesh. Does one learner step with each batch.
+
+    Returns:
+        The new state; metrics, means over the steps, on all devices; and each batch's priorities, split as it is.
     """
     replicated, split = shardings_of(mesh)
 
-    def update(state: LearnerState, arrays: dict[str, Any], info: SampleInfo) -> tuple[LearnerState, Update]:
-        with split_over(mesh):
-            steps, stored = each_share(parts.layout.assemble, (0,), (1, 0))(arrays)
-            return parts.agent.update(state, Batch(steps, stored, info))
+    def step(state: LearnerState, batch: tuple[Any, SampleInfo]) -> tuple[LearnerState, Update]:
+        steps, stored = each_share(parts.layout.assemble, (0,), (1, 0))(batch[0])
+        return parts.agent.update(state, Batch(steps, stored, batch[1]))
 
-    return jax.jit(update, donate_argnums=0, out_shardings=(replicated, Update(replicated, split)))
+    def update(state: LearnerState, *batches: tuple[Any, SampleInfo]) -> tuple[LearnerState, Any, Sequence[Any]]:
+        with split_over(mesh):
+            if len(batches) == 1:
+                state, said = step(state, batches[0])
+                return state, said.metrics, [said.priorities]
+            state, said = jax.lax.scan(step, state, jax.tree.map(lambda *leaves: jnp.stack(leaves), *batches))
+            metrics = jax.tree.map(lambda values: jnp.mean(values, axis=0), said.metrics)
+            return state, metrics, [None] * len(batches) if said.priorities is None else list(said.priorities)
+
+    return jax.jit(update, donate_argnums=0, out_shardings=(replicated, replicated, split))
 
 
 def shardings_of(mesh: Mesh) -> tuple[NamedSharding, NamedSharding]:
@@ -173,7 +184,7 @@ class _Loop:
         self._waited = 0.0  # seconds
         self._lags: list[float] = []  # learner steps, since the last record
         self._report_at = 0.0
-        self._newest: Update | None = None
+        self._newest: Mapping[str, Any] | None = None
         self._publish_at = 0.0  # when shards take weights again
         self._unpublished = False  # whether weights are newer than those published
         self._clock = CheckpointClock(RunDirectory(assignment.run_directory).request, self._config.checkpoint_period)
@@ -188,29 +199,31 @@ class _Loop:
 
     def _learn(self) -> str:
         self._publish()
-        previous: Update | None = None
+        previous: Any = None
         while True:
             if self._last_step and self._steps >= self._last_step:
                 return f"{self._steps:,} learner steps reached"
-            batch = self._next_batch()
-            if batch is None:
+            batches = self._next_batches()
+            if not batches:
                 return ""
-            self._state, update = self._update(self._state, batch.arrays, batch.info)
-            self._steps += 1
-            if update.priorities is not None:
-                self._priorities.update(batch.shard, batch.key, update.priorities)
-            if self._steps % self._config.publish_period == 0:
-                self._unpublished = True
-                if time.monotonic() >= self._publish_at:
-                    self._publish()
-            self._lags.append(self._steps - 1 - batch.version_mean)
+            self._state, metrics, priorities = self._update(
+                self._state, *((each.arrays, each.info) for each in batches)
+            )
+            for batch, priority in zip(batches, priorities, strict=True):
+                if priority is not None:
+                    self._priorities.update(batch.shard, batch.key, priority)
+                self._lags.append(self._steps - batch.version_mean)
+                self._steps += 1
+                self._unpublished = self._unpublished or self._steps % self._config.publish_period == 0
+            if self._unpublished and time.monotonic() >= self._publish_at:
+                self._publish()
             if previous is None:
-                jax.block_until_ready(update.metrics)
+                jax.block_until_ready(metrics)
                 logging.info("First learner step done, compiled in it.")
-            else:  # one update may be under way while the next batch is fetched, not more
-                jax.block_until_ready(previous.metrics)
-            previous = self._newest = update
-            self._report(update)
+            else:  # one call may be under way while the next batches are fetched, not more
+                jax.block_until_ready(previous)
+            previous = self._newest = metrics
+            self._report(metrics)
             if self._clock.due:
                 self._save()
 
@@ -228,28 +241,34 @@ class _Loop:
         if self._unpublished:
             self._publish()
 
-    def _next_batch(self) -> Any:
-        """A batch, once every process of the learner has one; None where all are to end."""
+    def _next_batches(self) -> Sequence[ReplayBatch]:
+        """The batches of one call, once every process of the learner has its; none where all are to end."""
         began = time.monotonic()
         say_at = began + PATIENCE
-        batch = None
+        count = min(self._config.updates_per_call, self._last_step - self._steps or self._config.updates_per_call)
+        batches: list[ReplayBatch] = []
         while not self._group.ended:
-            batch = batch or self._reader.next(timeout_s=0.5)
-            if batch and self._group.may_go(self._steps, timeout_s=0.5):
+            batch = self._reader.next(timeout_s=0.5) if len(batches) < count else None
+            if batch is not None:
+                batches.append(batch)
+            ready = len(batches) == count
+            if ready and self._group.may_go(self._steps, timeout_s=0.5):
                 self._waited += time.monotonic() - began
-                return batch
+                return batches
+            if batch is not None and not ready:
+                continue
             self._publish_pending()
             if self._clock.due:
                 self._save()
             if time.monotonic() >= say_at:
                 say_at += PATIENCE
-                self._say_waiting(time.monotonic() - began, batch)
-            awaited = f"a batch of {self._group.missing}" if batch else "a batch from replay"
+                self._say_waiting(time.monotonic() - began, ready)
+            awaited = f"a batch of {self._group.missing}" if ready else "a batch from replay"
             self._report(None, state=f"waiting: {awaited}")
-        return None
+        return ()
 
-    def _say_waiting(self, seconds: float, batch: Any) -> None:
-        if batch:
+    def _say_waiting(self, seconds: float, ready: bool) -> None:
+        if ready:
             logging.info("Waiting %.0f s for %s to have a batch; see there.", seconds, self._group.missing)
             return
         stalled = ", ".join(self._reader.stalled) or "none is stalled"
@@ -258,7 +277,7 @@ class _Loop:
             "replay.min_size reached?", seconds, ", ".join(self._addresses), stalled,
         )  # fmt: skip
 
-    def _report(self, update: Update | None, state: str = "running") -> None:
+    def _report(self, metrics: Mapping[str, Any] | None, state: str = "running") -> None:
         now = time.monotonic()
         if now < self._report_at:
             return
@@ -275,14 +294,14 @@ class _Loop:
         if self._lags:
             values["policy_lag"] = float(np.mean(self._lags))
             self._lags.clear()
-        if update is not None:
-            values.update({f"loss/{name}": float(value) for name, value in update.metrics.items()})
+        if metrics is not None:
+            values.update({f"loss/{name}": float(value) for name, value in metrics.items()})
         self._metrics.write(values)
         self._check_loss()
 
     def _check_loss(self) -> None:
         """Weights that went to NaN never come back: better to end here, and start again from the last good ones."""
-        loss = 0.0 if self._newest is None else float(self._newest.metrics.get("total", 0.0))
+        loss = 0.0 if self._newest is None else float(self._newest.get("total", 0.0))
         if not np.isfinite(loss):
             raise FloatingPointError(
                 f"The loss is {loss} at learner step {self._steps:,}: no weights after it are worth keeping. Look at "

@@ -39,8 +39,8 @@ class Collective(NamedTuple):
     times: int  # in one run of the program
 
 
-def compile_update(parts: Parts, mesh: Mesh, batch_size: int) -> Any:
-    """The learner's step for a global batch split over the mesh, as it is run: a jax.stages.Compiled."""
+def compile_update(parts: Parts, mesh: Mesh, batch_size: int, count: int = 1) -> Any:
+    """The learner's steps for `count` global batches split over the mesh, as they are run: a jax.stages.Compiled."""
     replicated, split = shardings_of(mesh)
     state = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated),
@@ -51,7 +51,7 @@ def compile_update(parts: Parts, mesh: Mesh, batch_size: int) -> Any:
         for name, (shape, dtype) in parts.layout.signature.items()
     }
     info = (jax.ShapeDtypeStruct((batch_size,), dtype, sharding=split) for dtype in (np.float32, np.float32, np.int32))
-    return make_update(parts, mesh).lower(state, arrays, SampleInfo(*info)).compile()
+    return make_update(parts, mesh).lower(state, *[(arrays, SampleInfo(*info))] * count).compile()
 
 
 def collectives_in(text: str) -> list[Collective]:

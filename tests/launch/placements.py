@@ -21,13 +21,14 @@ from agents.r2d2.config import R2d2Config
 from agents.registry import resolve
 from agents.signatures import extras_spec, state_spec
 from launch.assembly import Parts, key_of
-from launch.learner import make_update, replicate, shardings_of
+from launch.learner import replicate, shardings_of
 from launch.learner_group import LearnerGroup
+from launch.update_program import compile_update
 from replay.layout import ROWS, STATE, make_layout
 from replay.placing import Placer, own_rows
 from replay.plan import plan_shard
 from replay.spec import ArraySpec, DiscreteAction, EnvironmentSpec, ReplaySpec
-from replay.steps import Batch, SampleInfo
+from replay.steps import Array, Batch, SampleInfo
 
 ENVIRONMENT = EnvironmentSpec(observation=ArraySpec(shape=(3,), dtype="float32"), action=DiscreteAction(count=2))
 BATCH = 16  # sequences, in all
@@ -53,7 +54,7 @@ def parts_of(name: str) -> Parts:
     return Parts(agent=agent, environment=ENVIRONMENT, layout=layout, plan=plan_shard(agent.replay, 1, BATCH, 1))
 
 
-def columns_of(parts: Parts, batch: Batch) -> dict[str, np.ndarray]:
+def columns_of(parts: Parts, batch: Batch) -> dict[str, Array]:
     """A batch as it comes out of replay: every item's packed units."""
     layout = parts.layout
     rows = np.zeros((BATCH, layout.spec.sequence_length), layout.row_dtype)
@@ -70,25 +71,50 @@ def columns_of(parts: Parts, batch: Batch) -> dict[str, np.ndarray]:
     return columns
 
 
-def learn(name: str, mesh: Mesh, rank: int = 0, processes: int = 1) -> dict[str, np.ndarray]:
-    """UPDATES updates of this process's part of each batch; all leaves of the state, and the part's priorities."""
+def learn(name: str, mesh: Mesh, rank: int = 0, processes: int = 1) -> tuple[dict[str, Array], str]:
+    """UPDATES updates of this process's part of each batch: all leaves of the state, and the part's priorities.
+
+    Also the text of the compiled program.
+    """
     parts = parts_of(name)
+    state, batches = beginning(parts, mesh, rank, processes)
+    update, results = compile_update(parts, mesh, BATCH), {}
+    for step, batch in enumerate(batches):
+        state, metrics, (priorities,) = update(state, batch)
+        results[f"total/{step}"] = np.asarray(metrics["total"])
+        if priorities is not None:
+            results[f"priorities/{step}"] = own_rows(priorities)
+    return results | leaves_of(state), update.as_text()
+
+
+def learn_at_once(name: str, mesh: Mesh) -> dict[str, Array]:
+    """The same in one call, without the losses."""
+    parts = parts_of(name)
+    state, batches = beginning(parts, mesh, 0, 1)
+    state, _, priorities = compile_update(parts, mesh, BATCH, UPDATES)(state, *batches)
+    results = {f"priorities/{step}": own_rows(each) for step, each in enumerate(priorities) if each is not None}
+    return results | leaves_of(state)
+
+
+def beginning(parts: Parts, mesh: Mesh, rank: int, processes: int) -> tuple[Any, list[Any]]:
+    """The first state and a process's parts of the batches, on the devices."""
     replicated, split = shardings_of(mesh)
     state: Any = jax.jit(parts.agent.init_learner)(key_of(0))
-    params = parts.agent.actor_params(state)
-    state = jax.tree.map(lambda leaf: replicate(np.asarray(leaf), replicated), state)
-    update, place = make_update(parts, mesh), Placer(split).place
+    place = Placer(split).place
     share = slice(rank * BATCH // processes, (rank + 1) * BATCH // processes)
-    results = {}
+    batches = []
     for step in range(UPDATES):
+        params = parts.agent.actor_params(state)
         batch = random_batch(parts.agent, ENVIRONMENT, params, batch_size=BATCH, seed=step)
         arrays = {key: place(np.ascontiguousarray(column[share])) for key, column in columns_of(parts, batch).items()}
-        state, said = update(state, arrays, SampleInfo(*(place(leaf[share]) for leaf in batch.info)))
-        results[f"total/{step}"] = np.asarray(said.metrics["total"])
-        if said.priorities is not None:
-            results[f"priorities/{step}"] = own_rows(said.priorities)
+        batches.append((arrays, SampleInfo(*(place(leaf[share]) for leaf in batch.info))))
+    return jax.tree.map(lambda leaf: replicate(np.asarray(leaf), replicated), state), batches
+
+
+def leaves_of(state: Any) -> dict[str, Array]:
+    """By their paths."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
-    return results | {f"state{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+    return {f"state{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
 
 
 def main() -> None:
@@ -98,7 +124,7 @@ def main() -> None:
     mesh = Mesh(np.asarray(jax.devices()), (AXIS,))
     assert mesh.size == processes * jax.local_device_count()
     for name in CONFIGS:
-        np.savez(directory / f"{name}-{rank}.npz", **learn(name, mesh, rank, processes))
+        np.savez(directory / f"{name}-{rank}.npz", **learn(name, mesh, rank, processes)[0])
     group.leave()
 
 
