@@ -2,7 +2,7 @@
 
 The devices are parts of this machine's CPU with one thread each, so the sum of the work can't shrink below what its
 cores do together: what is shown is the overhead of splitting. Each number of devices has a process of its own; all take
-turns, twice.
+turns, twice. Below it, what several updates in one call save.
 """
 
 import json
@@ -28,6 +28,8 @@ from replay.steps import SampleInfo
 
 CONFIGS = ("apex_cartpole", "impala_cartpole", "ppo_cartpole", "r2d2_cartpole", "impala_pong")
 DEVICES = (1, 2, 4)
+CALLS = (1, 8)  # updates in one call, on one device
+SMALL = ("apex_cartpole", "impala_cartpole")  # where a call costs as much as an update
 ROUNDS = 2
 
 
@@ -41,13 +43,13 @@ class Figures(NamedTuple):
     weights: int  # bytes
 
 
-def measure(config: str, seconds: float) -> Figures:
-    """On all devices of this process."""
+def measure(config: str, count: int, seconds: float) -> Figures:
+    """On all devices of this process, `count` updates in a call."""
     experiment = preset(config)
     parts, batch_size = assemble(experiment), experiment.learner.batch_size
     mesh = Mesh(np.asarray(jax.devices()), (AXIS,))
     replicated, split = shardings_of(mesh)
-    update, place = compile_update(parts, mesh, batch_size), Placer(split).place
+    update, place = compile_update(parts, mesh, batch_size, count), Placer(split).place
     state = jax.tree.map(lambda leaf: replicate(leaf, replicated), jax.jit(parts.agent.init_learner)(key_of(0)))
     arrays = {
         name: place(np.zeros((batch_size, *shape), dtype)) for name, (shape, dtype) in parts.layout.signature.items()
@@ -57,26 +59,27 @@ def measure(config: str, seconds: float) -> Figures:
         place(np.ones(batch_size, np.float32)),
         place(np.full(batch_size, 1000, np.int32)),
     )
+    batches = [(arrays, info)] * count
     for _ in range(3):
-        state, metrics, _ = update(state, (arrays, info))
+        state, metrics, _ = update(state, *batches)
     jax.block_until_ready(metrics)
     updates, wall, cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - wall < seconds:
-        state, metrics, _ = update(state, (arrays, info))
+        state, metrics, _ = update(state, *batches)
         jax.block_until_ready(metrics)
-        updates += 1
+        updates += count
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     found = collectives_in(update.as_text())
     return Figures(
         wall / updates,
         cpu / updates,
-        sum(each.nbytes * each.times for each in found),
-        sum(each.times for each in found),
+        sum(each.nbytes * each.times for each in found) // count,
+        sum(each.times for each in found) // count,
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(parts.params_structure())),
     )
 
 
-def measure_in_child(config: str, devices: int, seconds: float) -> Figures:
+def measure_in_child(config: str, devices: int, count: int, seconds: float) -> Figures:
     """In a process with so many devices, of one thread each."""
     variables = {
         "JAX_PLATFORMS": "cpu",
@@ -84,21 +87,33 @@ def measure_in_child(config: str, devices: int, seconds: float) -> Figures:
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} --xla_cpu_multi_thread_eigen=false "
         "intra_op_parallelism_threads=1",
     }
-    command = [sys.executable, "-m", "benchmarks.learner_devices", f"--alone={config}", f"--seconds={seconds}"]
-    done = subprocess.run(command, env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True, check=True)
+    command = [sys.executable, "-m", "benchmarks.learner_devices", f"--alone={config}", f"--calls={count}"]
+    done = subprocess.run(
+        [*command, f"--seconds={seconds}"],
+        env={**os.environ, **variables},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
     return Figures(*json.loads(done.stdout.splitlines()[-1]))
 
 
 def main(_: list[str]) -> None:
     if flags.FLAGS.alone:
-        print(json.dumps(measure(flags.FLAGS.alone, flags.FLAGS.seconds)))
+        print(json.dumps(measure(flags.FLAGS.alone, flags.FLAGS.calls, flags.FLAGS.seconds)))
         return
     print("agent            devices  update ms  CPU ms  beside 1  sums  bytes that cross  of them gradients")
     for config in flags.FLAGS.configs:
         found: dict[int, list[Figures]] = {devices: [] for devices in DEVICES}
         for devices in DEVICES * ROUNDS:
-            found[devices].append(measure_in_child(config, devices, flags.FLAGS.seconds))
+            found[devices].append(measure_in_child(config, devices, 1, flags.FLAGS.seconds))
         _show(config, found)
+    for config in flags.FLAGS.small:
+        calls: dict[int, list[Figures]] = {count: [] for count in CALLS}
+        for count in CALLS * ROUNDS:
+            calls[count].append(measure_in_child(config, 1, count, flags.FLAGS.seconds))
+        rates = (f"{count}: {1 / statistics.median(each.wall for each in calls[count]):,.0f}/s" for count in CALLS)
+        print(f"{config:<16} updates by updates in one call, {', '.join(rates)}", flush=True)
 
 
 def _show(config: str, found: dict[int, list[Figures]]) -> None:
@@ -118,5 +133,7 @@ def _show(config: str, found: dict[int, list[Figures]]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_float("seconds", 3.0, "How long each is measured, each time.")
     flags.DEFINE_list("configs", list(CONFIGS), "Presets.")
+    flags.DEFINE_list("small", list(SMALL), "Presets for several updates in a call.")
+    flags.DEFINE_integer("calls", 1, "Updates in a call; for the children.")
     flags.DEFINE_string("alone", "", "Measure this preset in this process; for the children.")
     app.run(main)

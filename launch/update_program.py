@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -39,8 +39,13 @@ class Collective(NamedTuple):
     times: int  # in one run of the program
 
 
-def compile_update(parts: Parts, mesh: Mesh, batch_size: int, count: int = 1) -> Any:
-    """The learner's steps for `count` global batches split over the mesh, as they are run: a jax.stages.Compiled."""
+def compile_update(
+    parts: Parts, mesh: Mesh, batch_size: int, count: int = 1, options: Mapping[str, Any] | None = None
+) -> Any:
+    """The learner's steps for `count` global batches split over the mesh, as they are run: a jax.stages.Compiled.
+
+    `options` are XLA's.
+    """
     replicated, split = shardings_of(mesh)
     state = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=replicated),
@@ -51,7 +56,8 @@ def compile_update(parts: Parts, mesh: Mesh, batch_size: int, count: int = 1) ->
         for name, (shape, dtype) in parts.layout.signature.items()
     }
     info = (jax.ShapeDtypeStruct((batch_size,), dtype, sharding=split) for dtype in (np.float32, np.float32, np.int32))
-    return make_update(parts, mesh).lower(state, *[(arrays, SampleInfo(*info))] * count).compile()
+    lowered = make_update(parts, mesh).lower(state, *[(arrays, SampleInfo(*info))] * count)
+    return lowered.compile(compiler_options=dict(options or {}))
 
 
 def collectives_in(text: str) -> list[Collective]:
