@@ -257,7 +257,7 @@ class Hub:
         logging.warning("%s It is started again in %.1f s.", state.describe(), pause)
         self._restart_in(state, pause)
         for other in self._others(state):
-            if not other.exited and other.status != "restarting":
+            if other.name in self._started and other.status not in ("exited", "restarting"):
                 self._falling[other.name] = time.monotonic() + FALL_SECONDS
 
     def _restart_in(self, state: RoleState, pause: float) -> None:
@@ -271,8 +271,9 @@ class Hub:
         return [other for other in self.states.values() if other.role == state.role and other is not state]
 
     def _kill_fallen(self) -> None:
-        for name in [name for name, deadline in self._falling.items() if deadline <= time.monotonic()]:
-            self.kill(name, "was killed, for another of its role had failed and it didn't end by itself")
+        for name, deadline in self._falling.items():
+            if deadline <= time.monotonic() and self.states[name].status == "running":
+                self.kill(name, "was killed, for another of its role had failed and it didn't end by itself")
 
     def _restart_due(self) -> None:
         now = time.monotonic()

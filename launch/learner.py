@@ -245,7 +245,9 @@ class _Loop:
         """The batches of one call, once every process of the learner has its; none where all are to end."""
         began = time.monotonic()
         say_at = began + PATIENCE
-        count = min(self._config.updates_per_call, self._last_step - self._steps or self._config.updates_per_call)
+        count = self._config.updates_per_call
+        if self._last_step:
+            count = min(count, self._last_step - self._steps)
         batches: list[ReplayBatch] = []
         while not self._group.ended:
             batch = self._reader.next(timeout_s=0.5) if len(batches) < count else None
