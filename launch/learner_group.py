@@ -11,6 +11,7 @@ JAX's own coordination service finds a dead process too, but only when its heart
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -47,7 +48,7 @@ class LearnerGroup:
     def join(self) -> bool:
         """Meets the others and makes them one JAX program. False where `stop` was set before all were there.
 
-        Call it before anything asks JAX for devices.
+        Call it in the main thread, before anything asks JAX for devices.
 
         Raises:
             ValueError: nobody has said where the first process listens.
@@ -65,6 +66,8 @@ class LearnerGroup:
             coordinator_bind_address=f"{_interface(host)}:{self._service.rpartition(':')[2]}",
             cluster_detection_method="deactivate",
         )
+        # JAX has put a handler of its own there, in C++, which tells nobody.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
         logging.info("All %d learner processes are here.", self.processes)
         return True
 

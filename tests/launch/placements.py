@@ -1,12 +1,14 @@
 """One update of each agent on a batch that is the same wherever it is computed.
 
-python -m tests.launch.placements RANK PROCESSES DIRECTORY      as one of several learner processes
+python -m tests.launch.placements RANK PROCESSES DIRECTORY   # one of several processes, with what is given there
 """
 
+import functools
+import pickle
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -49,6 +51,13 @@ CONFIGS = {
 }
 
 
+class Given(NamedTuple):
+    """A learner's first state, and batches as they come out of replay."""
+
+    state: Any
+    batches: list[tuple[dict[str, Array], SampleInfo]]
+
+
 def parts_of(name: str) -> Parts:
     """A small agent and its replay."""
     agent = resolve(name)(CONFIGS[name], ENVIRONMENT)
@@ -73,14 +82,24 @@ def columns_of(parts: Parts, batch: Batch) -> dict[str, Array]:
     return columns
 
 
-def learn(name: str, mesh: Mesh, rank: int = 0, processes: int = 1) -> tuple[dict[str, Array], str]:
-    """UPDATES updates of this process's part of each batch: all leaves of the state, and the part's priorities.
+@functools.cache
+def given(name: str) -> Given:
+    """What an agent's updates are made of, on the host."""
+    parts = parts_of(name)
+    state: Any = jax.jit(parts.agent.init_learner)(key_of(0))
+    params = parts.agent.actor_params(state)
+    drawn = (random_batch(parts.agent, ENVIRONMENT, params, batch_size=BATCH, seed=seed) for seed in range(UPDATES))
+    batches = [(columns_of(parts, batch), batch.info) for batch in drawn]
+    return Given(jax.tree.map(np.asarray, state), batches)
+
+
+def learn(name: str, what: Given, mesh: Mesh, rank: int = 0, processes: int = 1) -> tuple[dict[str, Array], str]:
+    """An update with this process's part of each batch: all leaves of the state, and the part's priorities.
 
     Also the text of the compiled program.
     """
-    parts = parts_of(name)
-    state, batches = beginning(parts, mesh, rank, processes)
-    update, results = compile_update(parts, mesh, BATCH, options=FAST), {}
+    state, batches = placed(what, mesh, rank, processes)
+    update, results = compile_update(parts_of(name), mesh, BATCH, options=FAST), {}
     for step, batch in enumerate(batches):
         state, metrics, (priorities,) = update(state, batch)
         results[f"total/{step}"] = np.asarray(metrics["total"])
@@ -89,28 +108,24 @@ def learn(name: str, mesh: Mesh, rank: int = 0, processes: int = 1) -> tuple[dic
     return results | leaves_of(state), update.as_text()
 
 
-def learn_at_once(name: str, mesh: Mesh) -> dict[str, Array]:
+def learn_at_once(name: str, what: Given, mesh: Mesh) -> dict[str, Array]:
     """The same in one call, without the losses."""
-    parts = parts_of(name)
-    state, batches = beginning(parts, mesh, 0, 1)
-    state, _, priorities = compile_update(parts, mesh, BATCH, UPDATES, FAST)(state, *batches)
+    state, batches = placed(what, mesh, 0, 1)
+    state, _, priorities = compile_update(parts_of(name), mesh, BATCH, UPDATES, FAST)(state, *batches)
     results = {f"priorities/{step}": own_rows(each) for step, each in enumerate(priorities) if each is not None}
     return results | leaves_of(state)
 
 
-def beginning(parts: Parts, mesh: Mesh, rank: int, processes: int) -> tuple[Any, list[Any]]:
+def placed(what: Given, mesh: Mesh, rank: int, processes: int) -> tuple[Any, list[Any]]:
     """The first state and a process's parts of the batches, on the devices."""
     replicated, split = shardings_of(mesh)
-    state: Any = jax.jit(parts.agent.init_learner)(key_of(0))
     place = Placer(split).place
     share = slice(rank * BATCH // processes, (rank + 1) * BATCH // processes)
     batches = []
-    for step in range(UPDATES):
-        params = parts.agent.actor_params(state)
-        batch = random_batch(parts.agent, ENVIRONMENT, params, batch_size=BATCH, seed=step)
-        arrays = {key: place(np.ascontiguousarray(column[share])) for key, column in columns_of(parts, batch).items()}
-        batches.append((arrays, SampleInfo(*(place(leaf[share]) for leaf in batch.info))))
-    return jax.tree.map(lambda leaf: replicate(np.asarray(leaf), replicated), state), batches
+    for columns, info in what.batches:
+        arrays = {key: place(np.ascontiguousarray(column[share])) for key, column in columns.items()}
+        batches.append((arrays, SampleInfo(*(place(leaf[share]) for leaf in info))))
+    return jax.tree.map(lambda leaf: replicate(leaf, replicated), what.state), batches
 
 
 def leaves_of(state: Any) -> dict[str, Array]:
@@ -125,8 +140,8 @@ def main() -> None:
     assert group.join()
     mesh = Mesh(np.asarray(jax.devices()), (AXIS,))
     assert mesh.size == processes * jax.local_device_count()
-    for name in CONFIGS:
-        np.savez(directory / f"{name}-{rank}.npz", **learn(name, mesh, rank, processes)[0])
+    for name, what in pickle.loads((directory / "given").read_bytes()).items():
+        np.savez(directory / f"{name}-{rank}.npz", **learn(name, what, mesh, rank, processes)[0])
     group.leave()
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import pickle
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ from agents.data_parallel import AXIS
 from launch.processes import COORDINATOR
 from launch.update_program import Collective, collectives_in
 from replay.steps import Array
-from tests.launch.placements import BATCH, CONFIGS, learn, learn_at_once, parts_of
+from tests.launch.placements import BATCH, CONFIGS, given, learn, learn_at_once, parts_of
 from tests.ports import free_port
 from tests.source_tree import ROOT
 
@@ -32,7 +33,7 @@ def mesh_of(devices: int) -> Mesh:
 
 @functools.cache
 def on_devices(name: str, devices: int) -> tuple[dict[str, Array], str]:
-    return learn(name, mesh_of(devices))
+    return learn(name, given(name), mesh_of(devices))
 
 
 def assert_same(got: dict[str, Array], want: dict[str, Array]) -> None:
@@ -61,12 +62,13 @@ def test_a_difference_of_a_thousandth_would_be_seen(name):
 @pytest.mark.slow
 def test_updates_in_one_call_are_those_of_several_calls():
     want, _ = on_devices("apex_dqn", 2)
-    got = learn_at_once("apex_dqn", mesh_of(2))
+    got = learn_at_once("apex_dqn", given("apex_dqn"), mesh_of(2))
     assert_same(got, {key: value for key, value in want.items() if not key.startswith("total")})
 
 
 @pytest.mark.slow
 def test_processes_do_not_change_an_update_and_get_back_their_own_priorities(tmp_path):
+    (tmp_path / "given").write_bytes(pickle.dumps({name: given(name) for name in CONFIGS}))
     environment = {
         **os.environ,
         "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
