@@ -30,7 +30,6 @@ CONFIGS = ("apex_cartpole", "impala_cartpole", "ppo_cartpole", "r2d2_cartpole", 
 DEVICES = (1, 2, 4)
 CALLS = (1, 8)  # updates in one call, on one device
 SMALL = ("apex_cartpole", "impala_cartpole")  # where a call costs as much as an update
-ROUNDS = 2
 
 
 class Figures(NamedTuple):
@@ -105,12 +104,12 @@ def main(_: list[str]) -> None:
     print("agent            devices  update ms  CPU ms  beside 1  sums  bytes that cross  of them gradients")
     for config in flags.FLAGS.configs:
         found: dict[int, list[Figures]] = {devices: [] for devices in DEVICES}
-        for devices in DEVICES * ROUNDS:
+        for devices in DEVICES * flags.FLAGS.rounds:
             found[devices].append(measure_in_child(config, devices, 1, flags.FLAGS.seconds))
         _show(config, found)
     for config in flags.FLAGS.small:
         calls: dict[int, list[Figures]] = {count: [] for count in CALLS}
-        for count in CALLS * ROUNDS:
+        for count in CALLS * flags.FLAGS.rounds:
             calls[count].append(measure_in_child(config, 1, count, flags.FLAGS.seconds))
         rates = (f"{count}: {1 / statistics.median(each.wall for each in calls[count]):,.0f}/s" for count in CALLS)
         print(f"{config:<16} updates by updates in one call, {', '.join(rates)}", flush=True)
@@ -133,6 +132,7 @@ def _show(config: str, found: dict[int, list[Figures]]) -> None:
 if __name__ == "__main__":
     flags.DEFINE_float("seconds", 3.0, "How long each is measured, each time.")
     flags.DEFINE_list("configs", list(CONFIGS), "Presets.")
+    flags.DEFINE_integer("rounds", 2, "How often each is measured.")
     flags.DEFINE_list("small", list(SMALL), "Presets for several updates in a call.")
     flags.DEFINE_integer("calls", 1, "Updates in a call; for the children.")
     flags.DEFINE_string("alone", "", "Measure this preset in this process; for the children.")

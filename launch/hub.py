@@ -249,7 +249,8 @@ class Hub:
 
     def _restart_or_fail(self, state: RoleState) -> None:
         """A failed role is started again after a pause; one that fails too often ends the run."""
-        pause = None if self.stopping or state.role == GATE else self._restarts.failed(state.name, time.monotonic())
+        key = state.role if state.role in TOGETHER else state.name
+        pause = None if self.stopping or state.role == GATE else self._restarts.failed(key, time.monotonic())
         if pause is None:
             often = f"{state.name} was restarted {state.restarts} times before.\n" if state.restarts else ""
             self.fail(often + state.describe())

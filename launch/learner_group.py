@@ -192,7 +192,8 @@ class LearnerGroup:
             with self._changed:
                 self._hear(rank, message)
                 self._changed.notify_all()
-        if rank not in self._left:
+        asked_before_all_met = self._stop.is_set() and not self._service
+        if rank not in self._left and not asked_before_all_met:
             self._fall(f"learner-{rank} is gone")
 
     def _hear(self, rank: int, message: dict[str, Any]) -> None:
