@@ -195,10 +195,15 @@ def scale(leaf: Array, spec: ArraySpec) -> Array:
 
 
 def over_time(function: Callable[[Tree], Result], inputs: Tree) -> Result:
-    """Applies a function of [N, ...] to inputs [T, B, ...] at once, and gives back [T, B, ...]."""
+    """Applies a function of [N, ...] to inputs [T, B, ...] at once, and gives back [T, B, ...].
+
+    The batch comes first in N: so each of a learner's devices keeps its sequences, and none of their rows has to move.
+    """
     time, batch = jax.tree_util.tree_leaves(inputs)[0].shape[:2]
-    merged = jax.tree.map(lambda leaf: leaf.reshape(time * batch, *leaf.shape[2:]), inputs)
-    result: Any = jax.tree.map(lambda leaf: leaf.reshape(time, batch, *leaf.shape[1:]), function(merged))
+    merged = jax.tree.map(lambda leaf: jnp.swapaxes(leaf, 0, 1).reshape(batch * time, *leaf.shape[2:]), inputs)
+    result: Any = jax.tree.map(
+        lambda leaf: jnp.swapaxes(leaf.reshape(batch, time, *leaf.shape[1:]), 0, 1), function(merged)
+    )
     return result  # type: ignore[no-any-return]
 
 

@@ -1,8 +1,11 @@
 """The optimisers that agents choose from by name."""
 
+from typing import Any
+
 import optax
 from typing_extensions import assert_never
 
+from agents.data_parallel import each_share
 from agents.names import OptimizerName
 
 
@@ -23,4 +26,16 @@ def make_optimizer(
             step = optax.rmsprop(learning_rate, decay=rmsprop_decay, eps=epsilon, centered=True)
         case _:
             assert_never(name)
-    return optax.chain(optax.clip_by_global_norm(max_gradient_norm), step)
+    chain = optax.chain(optax.clip_by_global_norm(max_gradient_norm), step)
+    return optax.GradientTransformation(chain.init, _on_every_device(chain.update))
+
+
+def _on_every_device(update: optax.TransformUpdateFn) -> optax.TransformUpdateFn:
+    """The same step on each of a learner's devices. Left to itself, XLA divides a layer as wide as the batch among
+    them: its zeros and the batch's are one array to it.
+    """
+
+    def step(gradient: Any, state: Any, params: Any = None) -> Any:
+        return each_share(update, (None, None, None), (None, None))(gradient, state, params)
+
+    return step

@@ -69,7 +69,7 @@ def measure(kind: Kind, seconds: float = 60.0, shards: Sequence[int] = SHARDS) -
 
 def _measure(kind: Kind, shards: int, turn: float) -> Row:
     layout, plan = _replay(kind, shards)
-    processes = [_serve(plan, layout) for _ in range(shards)]
+    processes = [serve(plan, layout) for _ in range(shards)]
     addresses = [address for _, address, _ in processes]
     try:
         bare: list[float] = []
@@ -135,7 +135,7 @@ def _replay(kind: Kind, shards: int) -> tuple[Layout, ShardPlan]:
     return layout, plan_shard(spec, shards, kind.batch, kind.in_flight)
 
 
-def _serve(plan: ShardPlan, layout: Layout) -> tuple[BaseProcess, str, Any]:
+def serve(plan: ShardPlan, layout: Layout) -> tuple[BaseProcess, str, Any]:
     """The process, its address, and the pipe that keeps it up."""
     port = portpicker.pick_unused_port()
     context = multiprocessing.get_context("spawn")

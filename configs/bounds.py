@@ -21,6 +21,8 @@ BOUNDS: Mapping[str, Bound] = {
     "shard.checkpoint_period": NOT_NEGATIVE,
     "shard.checkpoints_kept": COUNT,
     "learner.batch_size": COUNT,
+    "learner.processes": COUNT,
+    "learner.updates_per_call": COUNT,
     "learner.samples_in_flight": COUNT,
     "learner.prefetch": COUNT,
     "learner.publish_period": COUNT,

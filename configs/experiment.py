@@ -40,8 +40,12 @@ class ShardConfig:
 class LearnerConfig:
     """The learner's loop."""
 
-    batch_size: int = 32  # sequences
-    samples_in_flight: int = 64  # items each shard's dataset asks for ahead
+    batch_size: int = 32  # sequences, over all of its processes and devices
+    processes: int = 1  # learner processes, each on devices of its own
+    updates_per_call: int = (
+        1  # learner steps in one call of the compiled function; more spare dispatch where they are small
+    )
+    samples_in_flight: int = 64  # items that each process asks each shard for ahead
     prefetch: int = 2  # batches kept ready on the devices
     publish_period: int = 1  # learner steps between publications of the weights (newest only, never waited for)
     checkpoint_period: float = 60.0  # seconds between checkpoints

@@ -282,7 +282,7 @@ class Aggregate:
         """The run as it is at `now`, seconds since the epoch."""
         environment_rate, learner_rate, learner_waiting, actors_waiting = self._rates()
         actors = sum(name.startswith("actor-") and role.arrived > 0 for name, role in self._roles.items())
-        learner = any(name.startswith("learner-") and role.arrived > 0 for name, role in self._roles.items())
+        learners = sum(name.startswith("learner-") and role.arrived > 0 for name, role in self._roles.items())
         return RunState(
             elapsed=now - self.started,
             environment_steps=self.environment_steps,
@@ -296,7 +296,7 @@ class Aggregate:
             best_evaluation=self._best,
             evaluation_returns=tuple(self._evaluation_history),
             policy_lag=self._policy_lag,
-            learner_waiting=min(1.0, learner_waiting) if learner else None,
+            learner_waiting=min(1.0, learner_waiting / learners) if learners else None,
             actors_waiting=min(1.0, actors_waiting / actors) if actors else None,
             shards=tuple(self._shards[index] for index in sorted(self._shards)),
             roles=tuple(self._role_status(name, role) for name, role in self._roles.items()),

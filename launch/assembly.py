@@ -39,9 +39,9 @@ def assemble(experiment: Experiment) -> Parts:
     _check_observation(experiment, environment)
     agent: Agent = resolve(experiment.agent)(experiment.agent_config, environment)
     layout = make_layout(agent.replay, environment, extras_spec(agent, environment), state_spec(agent, environment))
-    plan = plan_shard(
-        agent.replay, experiment.topology.shards, experiment.learner.batch_size, experiment.learner.samples_in_flight
-    )
+    learner = experiment.learner
+    in_flight = learner.samples_in_flight * learner.processes  # each has a dataset of its own for each shard
+    plan = plan_shard(agent.replay, experiment.topology.shards, learner.batch_size, in_flight)
     return Parts(agent=agent, environment=environment, layout=layout, plan=plan)
 
 

@@ -31,7 +31,7 @@ from replay.fingerprints import damage, fingerprints
 
 
 class LearnerCheckpoints:
-    """Saves and restores learner states by learner step. One thread uses it."""
+    """Saves and restores learner states by learner step. One thread uses it, of the learner's first process."""
 
     def __init__(self, directory: Path, *, kept: int) -> None:
         """Makes the directory if it isn't there. `kept`: checkpoints, the newest ones."""
@@ -40,7 +40,9 @@ class LearnerCheckpoints:
         for partial in self._root.glob("*.orbax-checkpoint-tmp*"):
             shutil.rmtree(partial)
         self._damaged: set[int] = set()
-        self._checkpointer = ocp.Checkpointer(ocp.StandardCheckpointHandler())
+        alone = ocp.options.MultiprocessingOptions(primary_host=0, active_processes={0})  # of the learner's processes
+        handler = ocp.StandardCheckpointHandler(multiprocessing_options=alone)
+        self._checkpointer = ocp.Checkpointer(handler, multiprocessing_options=alone)
         self._thread = concurrent.futures.ThreadPoolExecutor(1, "learner-checkpoints")
         self._writing: concurrent.futures.Future[None] | None = None
 

@@ -17,6 +17,9 @@ from launch.supervisor import Dismiss, Hello, Kill, Report, RoleStatus, Start, S
 
 # Roles whose end, with a reason, is the run's; any other role that ends before it is asked to has failed.
 ENDING_ROLES = ("learner", "monitor")
+# Roles whose processes compute together: when one fails, the others of its role end too, and all are started again.
+TOGETHER = ("learner",)
+FALL_SECONDS = 3.0  # that they have to notice it in by themselves, before they are killed
 # Checks before the others start; it ends without a text, or with what keeps the run from starting.
 GATE = "preflight"
 # Who is asked to stop after the others have stopped, or at the latest after this share of the grace period: the monitor
@@ -97,6 +100,7 @@ class Hub:
         }
         self._restarts = Restarts(policy)
         self._due: dict[str, float] = {}  # roles to be started again, and when (time.monotonic())
+        self._falling: dict[str, float] = {}  # roles that end with another one, and when they are killed
         self._started: set[str] = set()  # roles whose supervisors were told to start them
         self._channels: dict[Channel, str] = {}  # the node at the other end; "" before it has said so
         self._selector = selectors.DefaultSelector()
@@ -130,6 +134,7 @@ class Hub:
         if self.stopping:
             self._stop_next()
         else:
+            self._kill_fallen()
             self._restart_due()
         self._say()
 
@@ -224,7 +229,10 @@ class Hub:
 
     def _judge(self, state: RoleState) -> None:
         """Decides what a role's end means for the run. (A restart policy belongs here: send Start again.)"""
-        if state.killed:
+        if self._falling.pop(state.name, None) is not None and not self.stopping:
+            logging.warning("%s", state.describe())
+            self._restart_in(state, 0.0)
+        elif state.killed:
             self.problems.append(state.describe())
         elif state.code:
             self._restart_or_fail(state)
@@ -241,18 +249,38 @@ class Hub:
 
     def _restart_or_fail(self, state: RoleState) -> None:
         """A failed role is started again after a pause; one that fails too often ends the run."""
-        pause = None if self.stopping or state.role == GATE else self._restarts.failed(state.name, time.monotonic())
+        key = state.role if state.role in TOGETHER else state.name
+        pause = None if self.stopping or state.role == GATE else self._restarts.failed(key, time.monotonic())
         if pause is None:
             often = f"{state.name} was restarted {state.restarts} times before.\n" if state.restarts else ""
             self.fail(often + state.describe())
             return
         logging.warning("%s It is started again in %.1f s.", state.describe(), pause)
+        self._restart_in(state, pause)
+        for other in self._others(state):
+            if other.name in self._started and other.status not in ("exited", "restarting"):
+                self._falling[other.name] = time.monotonic() + FALL_SECONDS
+
+    def _restart_in(self, state: RoleState, pause: float) -> None:
         self._due[state.name] = time.monotonic() + pause
         state.status, state.restarts = "restarting", state.restarts + 1
+
+    def _others(self, state: RoleState) -> list[RoleState]:
+        """Those that compute together with a role."""
+        if state.role not in TOGETHER:
+            return []
+        return [other for other in self.states.values() if other.role == state.role and other is not state]
+
+    def _kill_fallen(self) -> None:
+        for name, deadline in self._falling.items():
+            if deadline <= time.monotonic() and self.states[name].status == "running":
+                self.kill(name, "was killed, for another of its role had failed and it didn't end by itself")
 
     def _restart_due(self) -> None:
         now = time.monotonic()
         for name in [name for name, due in self._due.items() if due <= now]:
+            if any(other.name in self._falling for other in self._others(self.states[name])):
+                continue
             state = self.states[name]
             channel = self._channel_of(state)
             del self._due[name]

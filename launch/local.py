@@ -14,7 +14,7 @@ from absl import app, flags
 from configs.experiment import Experiment
 from launch import command_line, resume
 from launch.display import Display
-from launch.processes import role_environment
+from launch.processes import COORDINATOR, role_environment
 from launch.program import Outcome, run_program
 from launch.restarts import RestartPolicy
 from launch.roles import Assignment
@@ -38,7 +38,7 @@ def assignments_of(experiment: Experiment, addresses: Sequence[str], run_directo
     counts = {
         "preflight": 1,  # ends before the others start
         "replay": topology.shards,
-        "learner": 1,
+        "learner": experiment.learner.processes,
         "actor": topology.actors,
         "evaluator": topology.evaluators,
         "monitor": 1,
@@ -53,9 +53,15 @@ def assignments_of(experiment: Experiment, addresses: Sequence[str], run_directo
 
 
 def environments_of(experiment: Experiment, assignments: Sequence[Assignment]) -> dict[str, Mapping[str, str]]:
-    """The environment variables of every process: only the learner may have more than one CPU thread."""
+    """The environment variables of every process: only the learner may have more than one CPU thread. Several learner
+    processes are told where to meet.
+    """
+    learner = experiment.learner
+    meeting = {COORDINATOR: free_addresses(1)[0]} if learner.processes > 1 else {}
     return {
-        each.name: role_environment(each.role, threads=experiment.learner.threads if each.role == "learner" else 1)
+        each.name: role_environment(each.role, threads=learner.threads) | meeting
+        if each.role == "learner"
+        else role_environment(each.role)
         for each in assignments
     }
 

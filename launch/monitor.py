@@ -63,7 +63,7 @@ class Monitor:
         names = [
             *(f"replay-{index}" for index in range(len(assignment.addresses))),
             *(f"actor-{index}" for index in range(topology.actors)),
-            "learner-0",
+            *(f"learner-{index}" for index in range(experiment.learner.processes)),
             *(f"evaluator-{index}" for index in range(topology.evaluators)),
             assignment.name,
         ]

@@ -18,6 +18,7 @@ from agents.signatures import example_timestep, state_spec
 from configs.bounds import check_bounds
 from configs.experiment import Experiment
 from launch.assembly import Parts, assemble, key_of
+from launch.learner import check_divides
 from launch.roles import Assignment
 from replay.fields import check_rows
 from replay.tables import memory_of
@@ -47,6 +48,7 @@ def check(experiment: Experiment, directory: Path) -> Sequence[str]:
         ValueError: for whatever can't work; the message names the field, the value, why and the fix.
     """
     check_bounds(experiment)
+    check_divides(experiment.learner.batch_size, experiment.learner.processes)
     parts = assemble(experiment)
     if ":" in experiment.agent:  # from outside: those here are held to it by tests, and it takes two seconds
         check_agent(parts.agent, parts.environment)
@@ -120,8 +122,8 @@ def describe(experiment: Experiment, parts: Parts, needed: int) -> Sequence[str]
         f"environment  {experiment.environment.name} ({experiment.environment.library}), "
         f"{topology.actors} actors x {experiment.environment.per_actor} environments",
         f"agent        {experiment.agent}",
-        f"roles        {topology.shards} replay shards, {topology.actors} actors, 1 learner, "
-        f"{topology.evaluators} evaluator, 1 monitor",
+        f"roles        {topology.shards} replay shards, {topology.actors} actors, {experiment.learner.processes} "
+        f"learner, {topology.evaluators} evaluator, 1 monitor",
         f"items        {replay.sequence_length} rows (burn-in {replay.burn_in}, trace {replay.trace}, bootstrap "
         f"{replay.n_step}), one every {replay.period} rows; {size(parts.layout.item_nbytes)} each as sampled",
         f"a shard      {plan}",

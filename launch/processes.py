@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _LARGEST_MESSAGE = 200_000  # bytes: the kernel's default send buffer holds 212,992 and a message has to fit in it
+COORDINATOR = "ANTIPHON_COORDINATOR"  # variable: "host:port" that the first of several learner processes listens at
 _LOCAL_HOSTS = ("localhost", "127.0.0.1")
 
 

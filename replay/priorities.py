@@ -12,6 +12,7 @@ import reverb
 from absl import logging
 
 from replay.background import Patience, Threads
+from replay.placing import own_rows
 from replay.tables import TRAJECTORIES
 
 ndarray = np.ndarray[Any, Any]
@@ -47,7 +48,8 @@ class PriorityUpdater:
         Args:
             shard: index of the shard that owns each item.
             key: of the items in their shards.
-            priority: numpy or jax array; must not be changed or donated afterwards.
+            priority: numpy or jax array, of which this process's rows are taken where it spans several processes; must
+                not be changed or donated afterwards.
         """
         self._incoming.put((shard, key, priority), len(key))
 
@@ -76,8 +78,8 @@ class PriorityUpdater:
             if batch is NOTHING:
                 continue
             try:
-                shard, key, priority = (np.asarray(array) for array in batch)
-                self._split(shard, key, priority)
+                shard, key, priority = batch
+                self._split(shard, key, own_rows(priority))
             except Exception:  # e.g. an array that was donated: the next batch may be sound
                 self._unreadable += len(batch[1])
                 logging.exception("a batch of %d priorities couldn't be read and is dropped", len(batch[1]))

@@ -10,6 +10,7 @@ import optax
 
 from agents.agent import ActorOutput, Agent, Fleet, Key, Params, TimeStep, Update
 from agents.bounds import check_numbers
+from agents.data_parallel import each_share
 from agents.exploration import epsilon_greedy, epsilon_ladder
 from agents.importance import importance_weights
 from agents.networks import make_torso
@@ -173,6 +174,7 @@ def unroll(params: Params, memory: Memory, inputs: Inputs, *, network: Network, 
 
     The first rows only warm up the memory, and pass no gradient.
     """
+    network = each_share(network, (None, 0, 1), (1, 0))  # else its gradient crosses devices at every row
     if burn_in:
         warm_up = jax.tree.map(lambda leaf: leaf[:burn_in], inputs)
         memory = network(jax.lax.stop_gradient(params), memory, warm_up)[1]

@@ -110,6 +110,19 @@ def test_rates_are_over_the_window() -> None:
     assert state.actors_waiting == pytest.approx(0.125)  # one waits a quarter of its time, the other not at all
 
 
+def test_waiting_is_the_mean_of_the_learners_processes() -> None:
+    run = make_aggregate()
+    for second in range(11):  # one waits all the time, the other never; both are at the same step
+        for index, waited in enumerate((1.0 * second, 0.0)):
+            run.add(
+                [Said("learner", index, second, {"learner_steps": second, "seconds_waiting": waited})], START + second
+            )
+        run.mark(START + second)
+    state = run.state(START + 10)
+    assert state.learner_waiting == pytest.approx(0.5)
+    assert state.learner_steps_per_second == pytest.approx(1.0)  # not of both together
+
+
 def test_missing_roles_are_no_numbers() -> None:
     state = make_aggregate().state(START)
     assert (state.training_return, state.evaluation, state.policy_lag, state.learner_waiting) == (None,) * 4

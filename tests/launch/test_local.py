@@ -14,7 +14,11 @@ import psutil
 import pytest
 from PIL import Image
 
+from configs.overrides import apply_overrides
+from configs.presets import preset
 from configs.serialization import from_json
+from launch import local
+from launch.processes import COORDINATOR
 from tests.launch.programs import REPOSITORY, command_line, environment, run_program, wait_for_learning
 
 FILES = ("config.json", "metrics.jsonl", "curve.png", "status.json", "tensorboard", "logs", "checkpoints")
@@ -41,6 +45,16 @@ def test_a_typo_is_answered_at_once(overrides: tuple[str, ...], wanted: str, tmp
     assert wanted in done.stderr
     assert "Traceback" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_learner_processes_are_told_where_to_meet() -> None:
+    experiment = apply_overrides(preset("apex_cartpole"), ["learner.processes=2"])
+    assignments = local.assignments_of(experiment, ["127.0.0.1:1"], Path("unused"))
+    variables = local.environments_of(experiment, assignments)
+    meeting = {name: found[COORDINATOR] for name, found in variables.items() if COORDINATOR in found}
+    assert sorted(meeting) == ["learner-0", "learner-1"]
+    assert meeting["learner-0"] == meeting["learner-1"]
+    assert re.fullmatch(r"127\.0\.0\.1:\d+", meeting["learner-0"])
 
 
 def test_an_unknown_preset_is_answered_with_the_nearest(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from launch import warm
 from launch.program import _node_of
+from launch.restarts import RestartPolicy
 from tests.launch.small_program import run_small
 
 MARK = "ANTIPHON_TEST_RUN"
@@ -192,6 +193,31 @@ def test_a_killed_role_ends_the_run(tmp_path, mark):
     assert code == 1
     assert str(outcome["failure"]).startswith("actor-1 was killed by SIGKILL")
     assert processes(mark) == []
+
+
+def test_processes_of_one_learner_fall_and_rise_together(tmp_path, mark):
+    """These don't notice each other's death, so the launcher ends them."""
+    killed: list[int] = []
+
+    class EnoughSeenError(Exception):
+        pass
+
+    def look(states):
+        learners = [state for state in states.values() if state.role == "learner"]
+        if not all(state.status == "running" for state in states.values()):
+            return
+        if not killed:
+            killed.append(learners[1].pid)
+            os.kill(learners[1].pid, signal.SIGKILL)
+        elif all(state.restarts == 1 for state in learners):
+            assert [state.restarts for state in states.values() if state.role != "learner"] == [0, 0]
+            raise EnoughSeenError
+
+    plays = ["actor=patient", "learner=patient", "learner=patient", "monitor=patient"]
+    with pytest.raises(EnoughSeenError):
+        run_small(tmp_path, "warm", 8.0, plays, on_tick=look, policy=RestartPolicy(most=1))
+    for index in range(2):
+        assert (tmp_path / f"logs/learner-{index}.log").read_text().count("starts as process") == 2
 
 
 @pytest.mark.parametrize("start", ["warm", "spawn"])
