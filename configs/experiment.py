@@ -51,7 +51,6 @@ class LearnerConfig:
     checkpoint_period: float = 60.0  # seconds between checkpoints
     checkpoints_kept: int = 3  # the newest ones
     threads: int = 1  # CPU threads of XLA where the learner runs on a CPU
-    processes: int = 1  # learner processes, each on devices of its own
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
