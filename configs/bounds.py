@@ -11,12 +11,17 @@ BOUNDS: Mapping[str, Bound] = {
     "environment.per_actor": COUNT,
     "environment.threads": COUNT,
     "topology.shards": COUNT,
-    "topology.actors": COUNT,
+    "topology.actors": NOT_NEGATIVE,
+    "topology.accelerated_actors": NOT_NEGATIVE,
     "topology.evaluators": Bound(0, 1),
     "actor.items_in_flight": COUNT,
     "actor.items_per_shard": COUNT,
     "actor.fetch_period": POSITIVE,
     "actor.report_period": POSITIVE,
+    "accelerated.threads": COUNT,
+    "accelerated.environments": COUNT,
+    "accelerated.batch_size": COUNT,
+    "accelerated.environment_threads": COUNT,
     "shard.checkpoint_period": NOT_NEGATIVE,
     "shard.checkpoints_kept": COUNT,
     "learner.batch_size": COUNT,
@@ -49,6 +54,10 @@ def check_bounds(experiment: Experiment) -> None:
     for field in list_fields(experiment):
         if field.path in BOUNDS:
             BOUNDS[field.path].check(field.path, field.value, field.comment)
+    if experiment.topology.actors + experiment.topology.accelerated_actors < 1:
+        raise ValueError(
+            "topology.actors=0 and topology.accelerated_actors=0: nobody would act. Set one of them to 1 or more."
+        )
     if math.isfinite(experiment.run.target_return) and not experiment.topology.evaluators:
         raise ValueError(
             f"run.target_return={experiment.run.target_return} can't be reached without an evaluator. "

@@ -14,6 +14,7 @@ from absl import app, flags
 from configs.experiment import Experiment
 from launch import command_line, resume
 from launch.display import Display
+from launch.placement import devices_of, gpus
 from launch.processes import role_environment
 from launch.program import Outcome, run_program
 from launch.restarts import RestartPolicy
@@ -40,6 +41,7 @@ def assignments_of(experiment: Experiment, addresses: Sequence[str], run_directo
         "replay": topology.shards,
         "learner": 1,
         "actor": topology.actors,
+        "accelerated_actor": topology.accelerated_actors,
         "evaluator": topology.evaluators,
         "monitor": 1,
     }
@@ -55,7 +57,12 @@ def assignments_of(experiment: Experiment, addresses: Sequence[str], run_directo
 def environments_of(experiment: Experiment, assignments: Sequence[Assignment]) -> dict[str, Mapping[str, str]]:
     """The environment variables of every process: only the learner may have more than one CPU thread."""
     return {
-        each.name: role_environment(each.role, threads=experiment.learner.threads if each.role == "learner" else 1)
+        each.name: role_environment(
+            each.role,
+            devices_of(experiment, each.role, each.index),
+            forced=not gpus(),
+            threads=experiment.learner.threads if each.role == "learner" else 1,
+        )
         for each in assignments
     }
 

@@ -62,6 +62,7 @@ class Monitor:
         names = [
             *(f"replay-{index}" for index in range(len(assignment.addresses))),
             *(f"actor-{index}" for index in range(topology.actors)),
+            *(f"accelerated_actor-{index}" for index in range(topology.accelerated_actors)),
             "learner-0",
             *(f"evaluator-{index}" for index in range(topology.evaluators)),
             assignment.name,
