@@ -16,6 +16,7 @@ MEASUREMENTS = {
     "replay_read": "items/s out of 1, 2 and 4 shards, beside a bare TrajectoryDataset",
     "weights": "publishing 32 MB of weights at every learner step, beside a bare insert and sample",
     "learner_wait": "how long the learner waits for data, off-policy with a full table",
+    "sebulba": "accelerated actors: threads, asynchronous environments, CartPole at full speed",
     "pong": "IMPALA on Pong with all roles, beside its compute bound",
     "start": "from the command to the first learner step, and the memory of each role",
 }

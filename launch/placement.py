@@ -4,7 +4,7 @@ Device ids are those of the GPUs, where the machine has any. Without, each proce
 has ids, so that the same program runs anywhere.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from configs.experiment import Experiment
@@ -38,22 +38,28 @@ def check_placement(experiment: Experiment, present: Collection[int] = ()) -> No
     devices, topology = experiment.devices, experiment.topology
     _check_ids("devices.actor", devices.actor, present)
     _check_ids("devices.learner", devices.learner, present)
-    shared = sorted(set(devices.actor) & set(devices.learner))
+    shared = set(devices.actor) & set(devices.learner)
     if shared:
-        free = min(set(present or range(len(devices.actor) + len(devices.learner))) - set(devices.actor), default=None)
-        instead = "give one of them another" if free is None else f"e.g. devices.learner={free}"
+        used = {*devices.actor, *devices.learner}
+        free = sorted(set(present or range(len(used) + 1)) - used)
+        instead = f"devices.learner={free[0]}" if free else "one of them to fewer ids"
         raise ValueError(
-            f"devices.actor={devices.actor} and devices.learner={devices.learner} both hold {shared}: a device belongs "
-            f"to one role, or each would wait for the other's work. Set them apart, {instead}."
+            f"devices.actor={_text(devices.actor)} and devices.learner={_text(devices.learner)} both hold "
+            f"{_text(sorted(shared))}: a device has one role, else each would wait for the other's work. Set {instead}."
         )
     if devices.actor and len(devices.actor) != topology.accelerated_actors:
         raise ValueError(
-            f"devices.actor={devices.actor} holds {len(devices.actor)} devices for topology.accelerated_actors="
+            f"devices.actor={_text(devices.actor)} holds {len(devices.actor)} devices for topology.accelerated_actors="
             f"{topology.accelerated_actors}: each has one of its own. Set topology.accelerated_actors="
             f"{len(devices.actor)}, or devices.actor to {topology.accelerated_actors} ids."
         )
     if devices.learner:
-        check_divides("learner.batch_size", experiment.learner.batch_size, "devices.learner", len(devices.learner))
+        check_divides(
+            "learner.batch_size",
+            experiment.learner.batch_size,
+            f"devices.learner={_text(devices.learner)}",
+            len(devices.learner),
+        )
     if topology.accelerated_actors:
         _check_batches(experiment)
 
@@ -73,9 +79,14 @@ def _check_ids(field: str, ids: Sequence[int], present: Collection[int]) -> None
         if device < 0 or (present and device not in present):
             there = f"this machine has {', '.join(map(str, sorted(present)))}" if present else "ids count from 0"
             nearest = min(present, key=lambda each: abs(each - device)) if present else 0
-            raise ValueError(f"{field}={ids} holds {device}, which isn't there: {there}. Set {field}={nearest}.")
+            raise ValueError(f"{field}={_text(ids)} holds {device}, which isn't there: {there}. Set {field}={nearest}.")
     if len(set(ids)) < len(ids):
-        raise ValueError(f"{field}={ids} holds a device twice. Set {field}={','.join(map(str, dict.fromkeys(ids)))}.")
+        raise ValueError(f"{field}={_text(ids)} holds a device twice. Set {field}={_text(dict.fromkeys(ids))}.")
+
+
+def _text(ids: Iterable[int]) -> str:
+    """As they are typed."""
+    return ",".join(map(str, ids))
 
 
 def _check_batches(experiment: Experiment) -> None:
@@ -83,7 +94,7 @@ def _check_batches(experiment: Experiment) -> None:
     environments, size = config.environments, config.batch_size
     if environments % size:
         fitting = [each for each in range(1, environments + 1) if environments % each == 0]
-        nearest = sorted(sorted(fitting, key=lambda each: abs(each - size))[:2])
+        nearest = [*[each for each in fitting if each < size][-1:], *[each for each in fitting if each > size][:1]]
         raise ValueError(
             f"accelerated.batch_size={size} doesn't divide accelerated.environments={environments}: the last few of a "
             f"round would wait for others. Set accelerated.batch_size={' or '.join(map(str, nearest))}, or "

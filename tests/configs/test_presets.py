@@ -25,7 +25,7 @@ def plan(experiment: Experiment) -> object:
 def test_the_promised_ones_are_there():
     pixels = {f"{agent}_pong" for agent in ("apex", "impala")}
     small = {f"{agent}_{task}" for agent in ("apex", "impala", "ppo", "r2d2") for task in ("cartpole", "catch")}
-    assert set(PRESETS) == pixels | small | {"ppo_pendulum"}
+    assert set(PRESETS) == pixels | small | {"ppo_pendulum", "sebulba_cartpole", "sebulba_pong"}
 
 
 def test_each_is_there_under_its_own_name(experiment: Experiment):
