@@ -52,6 +52,7 @@ class LearnerConfig:
     samples_in_flight: int = 64  # items each shard's dataset asks for ahead
     prefetch: int = 2  # batches kept ready on the devices
     publish_period: int = 1  # learner steps between publications of the weights (newest only, never waited for)
+    max_policy_lag: float = 0.0  # learner steps that a batch of a queue may be behind, else it is dropped; 0: any
     checkpoint_period: float = 60.0  # seconds between checkpoints
     checkpoints_kept: int = 3  # the newest ones
     threads: int = 1  # CPU threads of XLA where the learner runs on a CPU

@@ -95,7 +95,7 @@ ACTORS = ("actor", "accelerated_actor")  # the roles that act
 COUNTERS = {
     "actor": _OF_ACTORS,
     "accelerated_actor": (*_OF_ACTORS, "seconds_environments", "seconds_device"),  # seconds of a thread, on average
-    "learner": ("seconds_waiting", "priorities_dropped", "publications_replaced"),
+    "learner": ("seconds_waiting", "batches_dropped", "priorities_dropped", "publications_replaced"),
 }
 _LEARNER_KNOWN = (*COUNTERS["learner"], "learner_steps", "version", "samples", "policy_lag", "state", "pid", "quiet_s")
 

@@ -15,6 +15,7 @@ from agents.agent import LearnerState, Params, Update
 from launch.assembly import Parts, assemble, key_of
 from launch.checkpoint_clock import CheckpointClock
 from launch.checkpoints import LearnerCheckpoints
+from launch.policy_lag import FreshBatches
 from launch.roles import Assignment
 from launch.run_directory import RunDirectory
 from replay.dataset import ReplayReader
@@ -125,6 +126,8 @@ class _Loop:
         self._addresses = assignment.addresses
         self._reader, self._publisher, self._priorities = reader, publisher, priorities
         self._checkpoints, self._metrics = checkpoints, metrics
+        self._fresh = FreshBatches(reader, self._config.max_policy_lag)
+        self._compiles_first = parts.plan.queue
         self._update, self._snapshot = make_update(parts), make_snapshot(parts)
         self._state, self._steps = state, steps
         self._waited = 0.0  # seconds
@@ -144,6 +147,8 @@ class _Loop:
         return reason
 
     def _learn(self, stop: threading.Event) -> str:
+        if self._compiles_first:
+            self._compile()
         self._publish()
         previous: Update | None = None
         while not stop.is_set():
@@ -172,6 +177,15 @@ class _Loop:
                 self._save()
         return ""
 
+    def _compile(self) -> None:
+        """Compiles the update before there are weights to act with: what actors gather while it is compiled would all
+        be of the first weights, and as many updates old when its turn comes as batches wait before it.
+        """
+        copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))(self._state)
+        batch = self._reader.example()
+        jax.block_until_ready(self._update(copy, dict(batch.arrays), batch.info))
+        logging.info("Compiled the update.")
+
     def _publish(self) -> None:
         self._publisher.publish(self._snapshot(self._state), self._steps)
         self._unpublished, self._publish_at = False, time.monotonic() + PERIOD_S
@@ -189,7 +203,7 @@ class _Loop:
         began = time.monotonic()
         say_at = began + PATIENCE
         while not stop.is_set():
-            batch = self._reader.next(timeout_s=0.5)
+            batch = self._fresh.next(self._steps, timeout_s=0.5)
             if batch is not None:
                 self._waited += time.monotonic() - began
                 return batch
@@ -217,6 +231,7 @@ class _Loop:
             "version": self._steps,
             "samples": self._steps * self._config.batch_size,
             "seconds_waiting": self._waited,
+            "batches_dropped": self._fresh.dropped,
             "priorities_dropped": self._priorities.counts.dropped,
             "publications_replaced": sum(self._publisher.counts.replaced),
         }
