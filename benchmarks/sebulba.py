@@ -2,7 +2,7 @@
 
 python -m benchmarks.sebulba [--part=uneven|cartpole]
 
-uneven: 16 environments whose steps take 1 ms, or 20 ms one time in 20, behind one real actor and one real shard.
+uneven: 16 environments whose steps take 10 ms, or 200 ms one time in 20, behind one real actor and one real shard.
 cartpole: 16 CartPoles, MLP 64x64, PPO, all roles running; on an accelerated actor, and on two CPU actors beside it.
 """
 
@@ -30,7 +30,7 @@ from replay.server import Shard
 from replay.variables import VariablePublisher
 
 ENVIRONMENTS = 16
-USUAL, RARE, SHARE = 0.001, 0.020, 0.05  # seconds of a step, and how many take the longer
+USUAL, RARE, SHARE = 0.010, 0.200, 0.05  # seconds of a step, and how many take the longer
 MEAN = USUAL * (1 - SHARE) + RARE * SHARE
 SETTLE = 3.0  # seconds before a measurement
 

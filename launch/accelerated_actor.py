@@ -146,8 +146,11 @@ class ActingThread:
         self._environments = make_asynchronous(
             experiment.environment, config.environments, config.batch_size, numbers, config.environment_threads
         )
-        rounds = config.environments // config.batch_size
-        self.handoff = Handoff(rounds, blocks=parts.agent.replay.sequence_length)  # an item of each environment
+        # A block is one round of all environments. A quarter of an item of each may wait: enough for a burst of items,
+        # and not more, for what waits grows old.
+        self.handoff = Handoff(
+            moments=config.environments // config.batch_size, blocks=max(2, parts.agent.replay.sequence_length // 4)
+        )
         self.writer = AsynchronousWriter(
             assignment.addresses,
             parts.layout,
@@ -171,11 +174,11 @@ class ActingThread:
 
     def act(self) -> None:
         """The acting thread."""
-        self._watched(self._act)
+        self._watched(self._act, self._environments.close)
 
     def write(self) -> None:
         """The writing thread."""
-        self._watched(self._write)
+        self._watched(self._write, lambda: self.writer.close(timeout_s=2.0))
 
     def episodes(self) -> list[list[float]]:
         """[return, length] of the episodes that finished since the last call."""
@@ -200,18 +203,18 @@ class ActingThread:
             began = clock()
 
     def _write(self) -> None:
-        try:
-            write_blocks(self.handoff, self.writer, self._config.environments, self._stop, self._count)
-        finally:
-            self.writer.close(timeout_s=2.0)
+        write_blocks(self.handoff, self.writer, self._config.environments, self._stop, self._count)
 
     def _count(self, steps: int) -> None:
         self.steps += steps
 
-    def _watched(self, function: Callable[[], None]) -> None:
-        """Ends the role where a thread fails."""
+    def _watched(self, function: Callable[[], None], close: Callable[[], None]) -> None:
+        """Runs a thread to its end. One that fails ends the role."""
         try:
-            function()
+            try:
+                function()
+            finally:
+                close()
         except Exception as error:
             self.failure = self.failure or error
             self._stop.set()

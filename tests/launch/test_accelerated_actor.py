@@ -22,16 +22,17 @@ from launch.roles import Assignment
 from replay.metrics import MetricsReader
 from replay.steps import Steps
 from replay.variables import VariablePublisher
+from tests.launch.environments.corridor import GymnasiumCorridor
 from tests.launch.programs import run_program
 from tests.replay import servers
 from tests.replay.shards import ShardProcess, eventually, no_forkserver_left  # noqa: F401
 from tests.replay.streams import map_rows
 
 THREADS, ENVIRONMENTS = 2, 6
+LIMIT = "environment.options.max_episode_steps=25"
 SETTINGS = (
     "topology.actors=0", "topology.accelerated_actors=1", "topology.shards=1", f"accelerated.threads={THREADS}",
     f"accelerated.environments={ENVIRONMENTS}", "accelerated.batch_size=2", "accelerated.environment_threads=2",
-    "environment.options.max_episode_steps=25",
 )  # fmt: skip
 
 
@@ -126,7 +127,7 @@ def replay_in_step(written: Written, thread: int) -> Iterator[tuple[int, int, St
 
 def test_each_environments_rows_are_those_of_a_synchronous_run(tmp_path: Path) -> None:
     written = act_for_a_while(
-        "ppo_cartpole", tmp_path, 400, "agent_config.replay.trace=8", "agent_config.replay.period=8"
+        "ppo_cartpole", tmp_path, 400, LIMIT, "agent_config.replay.trace=8", "agent_config.replay.period=8"
     )
     compared = [list(replay_in_step(written, thread)) for thread in range(THREADS)]
     least = min(len(each) // ENVIRONMENTS for each in compared)
@@ -145,7 +146,7 @@ def test_each_environments_rows_are_those_of_a_synchronous_run(tmp_path: Path) -
 
 
 def test_recurrent_state_and_priorities_are_each_environments_own(tmp_path: Path) -> None:
-    written = act_for_a_while("r2d2_cartpole", tmp_path, 400)
+    written = act_for_a_while("r2d2_cartpole", tmp_path, 400, LIMIT)
     agent = written.parts.agent
     assert agent.stored_state is not None
     assert agent.initial_priorities is not None
@@ -185,6 +186,24 @@ def actor_timestep(steps: Steps, row: int) -> Any:
         steps.observation[row : row + 1], steps.extras["previous_reward"][row : row + 1], steps.first[row : row + 1],
         flags, flags,
     )  # fmt: skip
+
+
+class Breaking(GymnasiumCorridor):
+    """A corridor that breaks at its tenth step."""
+
+    taken = 0
+
+    def step(self, action: Any) -> Any:
+        self.taken += 1
+        if self.taken == 10:
+            raise OSError("the corridor broke")
+        return super().step(action)
+
+
+def test_an_environment_that_fails_ends_the_role_by_its_own_error(tmp_path: Path) -> None:
+    broken = f"environment.name={__name__}:Breaking"
+    with pytest.raises(AssertionError, match="the corridor broke"):
+        act_for_a_while("impala_cartpole", tmp_path, 400, "environment.library=gymnasium", broken)
 
 
 def test_one_ladder_covers_both_kinds_of_actor() -> None:
