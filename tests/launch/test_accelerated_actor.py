@@ -220,8 +220,8 @@ def test_one_ladder_covers_both_kinds_of_actor() -> None:
 @pytest.mark.slow
 def test_a_program_with_an_accelerated_actor_learns(tmp_path: Path) -> None:
     done = run_program(
-        "ppo_cartpole", tmp_path, "topology.actors=0", "topology.accelerated_actors=1", "devices.actor=0",
-        "devices.learner=1,2", "run.seconds=110", timeout=240,
+        "sebulba_cartpole", tmp_path, "devices.actor=0", "devices.learner=1,2", "accelerated.threads=2",
+        "accelerated.environments=8", "accelerated.batch_size=4", "run.seconds=110", timeout=240,
     )  # fmt: skip
     assert done.code == 0, done.output
     assert "target return 475 reached by 3 evaluations in a row" in done.output, done.output
