@@ -83,10 +83,17 @@ def act_for_a_while(config: str, directory: Path, items: int, *overrides: str) -
         stop.set()
         publisher.close(timeout=1.0)
         shard.kill()
-    found = []
-    for info, columns in raw:
-        steps, state = parts.layout.assemble(parts.layout.unpack(columns))
-        found.append((map_rows(lambda leaf: np.asarray(leaf)[:, 0], steps), state, float(info.priority)))
+    columns = {name: np.concatenate([each[name] for _, each in raw]) for name in raw[0][1]}
+    steps, state = parts.layout.assemble(parts.layout.unpack(columns))
+    steps, state = map_rows(np.asarray, steps), jax.tree.map(np.asarray, state)
+    found = [
+        (
+            map_rows(lambda leaf, i=i: leaf[:, i], steps),
+            jax.tree.map(lambda leaf, i=i: leaf[i : i + 1], state),
+            float(info.priority),
+        )
+        for i, (info, _) in enumerate(raw)
+    ]
     return Written(experiment, parts, params, found, values)
 
 

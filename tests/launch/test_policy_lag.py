@@ -47,8 +47,8 @@ def test_on_policy_the_update_is_compiled_before_anybody_can_act(
     done: list[str] = []
     make, publish = learner.make_update, VariablePublisher.publish
 
-    def make_update(parts: Any) -> Any:
-        update = make(parts)
+    def make_update(*arguments: Any) -> Any:
+        update = make(*arguments)
 
         def recorded(*arguments: Any) -> Any:
             result = update(*arguments)
