@@ -35,11 +35,23 @@ class ActorOutput(NamedTuple):
 
 
 class Fleet(NamedTuple):
-    """Which part of all environments an actor has: the `environments` from actor * environments on."""
+    """Which part of all the program's environments an actor has: the `environments` from `first` on."""
 
-    actor: int  # which one this is
-    actors: int  # in the whole program
-    environments: int  # B, in this actor
+    actor: int  # which one this is, of those of its kind
+    actors: int  # of its kind
+    environments: int  # B, in each of them
+    before: int = 0  # environments of actors of another kind, that come first
+    after: int = 0  # and of those that come last
+
+    @property
+    def first(self) -> int:
+        """The number of this actor's first environment."""
+        return self.before + self.actor * self.environments
+
+    @property
+    def total(self) -> int:
+        """Environments in the whole program."""
+        return self.before + self.actors * self.environments + self.after
 
 
 class Update(NamedTuple):

@@ -11,8 +11,8 @@ def epsilon_ladder(fleet: Fleet, base: float, exponent: float) -> Array:
     """epsilon_i = base^(1 + exponent * i / (N - 1)) for this actor's environments i of all N (Horgan et al. 2018,
     section 4.1). [B] float32.
     """
-    index = fleet.actor * fleet.environments + jnp.arange(fleet.environments)
-    last = max(fleet.actors * fleet.environments - 1, 1)
+    index = fleet.first + jnp.arange(fleet.environments)
+    last = max(fleet.total - 1, 1)
     return jnp.asarray(base, jnp.float32) ** (1.0 + exponent * index.astype(jnp.float32) / last)
 
 

@@ -20,8 +20,6 @@ from configs.presets import preset
 from launch.assembly import assemble, key_of
 from launch.environments.factory import make_environments
 
-CONFIG = "impala_pong"
-
 
 class Alone(NamedTuple):
     """CPU seconds for one environment step."""
@@ -44,11 +42,13 @@ class Figures(NamedTuple):
     measured: float  # environment steps/s of the program
 
 
-def measure_alone(seconds: float = 4.0) -> Alone:
+def measure_alone(config: str, seconds: float = 4.0) -> Alone:
     """Each part by itself, in the sizes that the program uses."""
-    experiment = preset(CONFIG)
+    experiment = preset(config)
     parts = assemble(experiment)
-    count, batch_size = experiment.environment.per_actor, experiment.learner.batch_size
+    accelerated = experiment.topology.accelerated_actors > 0
+    count = experiment.accelerated.batch_size if accelerated else experiment.environment.per_actor
+    batch_size = experiment.learner.batch_size
     environments = make_environments(experiment.environment, count, 0, threads=1)
     environments.reset()
     rng = np.random.default_rng(0)
@@ -77,9 +77,9 @@ def _cpu(call: Any, seconds: float) -> float:
     return (time.process_time() - cpu) / calls
 
 
-def measure_program(seconds: float, settle: float = 20.0) -> float:
+def measure_program(config: str, seconds: float, settle: float = 20.0) -> float:
     """Environment steps/s of the real program, after its first learner step and a time to settle."""
-    with program(CONFIG, ["run.target_return=inf"]) as running:
+    with program(config, ["run.target_return=inf"]) as running:
         running.wait_for("learner-0", "First learner step done")
         time.sleep(settle)
         first = running.status()
@@ -89,17 +89,17 @@ def measure_program(seconds: float, settle: float = 20.0) -> float:
         return float(steps / (last["time"] - first["time"]))
 
 
-def measure(seconds: float = 60.0) -> Figures:
+def measure(config: str, seconds: float = 60.0) -> Figures:
     """Alone, together, alone again."""
-    before = measure_alone()
-    measured = measure_program(seconds)
-    after = measure_alone()
+    before = measure_alone(config)
+    measured = measure_program(config, seconds)
+    after = measure_alone(config)
     alone = Alone(*(statistics.median(pair) for pair in zip(before, after, strict=True)))
     return Figures(alone, len(os.sched_getaffinity(0)) / alone.total, measured)
 
 
 def main(_: list[str]) -> None:
-    figures = measure(flags.FLAGS.seconds)
+    figures = measure(flags.FLAGS.config, flags.FLAGS.seconds)
     for name, value in figures.alone._asdict().items():
         print(f"{name:<12} alone {value * 1e6:8.1f} CPU us for an environment step")
     share = figures.measured / figures.bound
@@ -109,5 +109,6 @@ def main(_: list[str]) -> None:
 if __name__ == "__main__":
     os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
     os.environ["NPROC"] = "1"
+    flags.DEFINE_string("config", "impala_pong", "A preset on Pong, e.g. sebulba_pong: with an accelerated actor.")
     flags.DEFINE_float("seconds", 60.0, "How long the program is measured.")
     app.run(main)

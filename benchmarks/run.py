@@ -18,6 +18,7 @@ MEASUREMENTS = {
     "learner_wait": "how long the learner waits for data, off-policy with a full table",
     "learner_devices": "an update on 1, 2 and 4 devices, and the bytes that cross between them",
     "learner_overlap": "whether batches are put on the devices while an update runs, as a timeline",
+    "sebulba": "accelerated actors: threads, asynchronous environments, CartPole at full speed",
     "pong": "IMPALA on Pong with all roles, beside its compute bound",
     "start": "from the command to the first learner step, and the memory of each role",
 }

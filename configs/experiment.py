@@ -25,7 +25,16 @@ class TopologyConfig:
     shards: int = 2  # replay servers
     actors: int = 2  # CPU actors
     actors_per_pod: int = 1  # of them in one container of a cluster, forked from one process whose memory they share
+    accelerated_actors: int = 0  # actors that act on a device of their own, beside the CPU actors or instead
     evaluators: int = 1  # 0 or 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class DevicesConfig:
+    """Which devices each role gets, by id; it sees no others. GPUs where there are any, else as many CPU devices."""
+
+    actor: tuple[int, ...] = ()  # one for each accelerated actor, in their order; none: they act on the CPU
+    learner: tuple[int, ...] = ()  # the batch is split over them; none: the learner computes on the CPU
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +57,7 @@ class LearnerConfig:
     samples_in_flight: int = 64  # items that each process asks each shard for ahead
     prefetch: int = 2  # batches kept ready on the devices
     publish_period: int = 1  # learner steps between publications of the weights (newest only, never waited for)
+    max_policy_lag: float = 0.0  # learner steps that a batch of a queue may be behind, else it is dropped; 0: any
     checkpoint_period: float = 60.0  # seconds between checkpoints
     checkpoints_kept: int = 3  # the newest ones
     threads: int = 1  # CPU threads of XLA where the learner runs on a CPU
@@ -61,6 +71,16 @@ class ActorConfig:
     items_per_shard: int = 256  # items written to one shard before the round robin moves on
     fetch_period: float = 0.05  # seconds between two looks for newer weights
     report_period: float = 0.5  # seconds between two metrics records
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class AcceleratedActorConfig:
+    """The loop of an accelerated actor; what `actor` says of writing and fetching holds for it too."""
+
+    threads: int = 2  # that alternate on the device: one steps its environments while another's policy computes
+    environments: int = 8  # of each thread
+    batch_size: int = 4  # environments that one call of the policy acts for: those that were ready first
+    environment_threads: int = 1  # that step one thread's environments
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +124,9 @@ class Experiment:
     agent_config: Any  # the frozen dataclass that agent's make_agent takes; holds the ReplaySpec as `.replay`
     environment: EnvironmentConfig = EnvironmentConfig()
     topology: TopologyConfig = TopologyConfig()
+    devices: DevicesConfig = DevicesConfig()
     actor: ActorConfig = ActorConfig()
+    accelerated: AcceleratedActorConfig = AcceleratedActorConfig()
     shard: ShardConfig = ShardConfig()
     learner: LearnerConfig = LearnerConfig()
     evaluator: EvaluatorConfig = EvaluatorConfig()

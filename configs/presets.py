@@ -9,6 +9,7 @@ from agents.impala.config import ImpalaConfig
 from agents.ppo.config import PpoConfig
 from agents.r2d2.config import R2d2Config
 from configs.experiment import (
+    AcceleratedActorConfig,
     ActorConfig,
     EnvironmentConfig,
     EvaluatorConfig,
@@ -202,6 +203,35 @@ def r2d2_memory() -> Experiment:
     )
 
 
+def sebulba_cartpole() -> Experiment:
+    """PPO balances a pole at full speed: one accelerated actor of 16 environments."""
+    return Experiment(
+        name="sebulba_cartpole",
+        agent="ppo",
+        # 4,096 rows an update: what travels is worth the trip, and old data is two updates old at most.
+        agent_config=PpoConfig(
+            replay=ReplaySpec(queue=True, trace=128, n_step=1, period=128, max_size=32),
+            learning_rate=1e-3,
+        ),
+        environment=EnvironmentConfig(name="CartPole-v1"),
+        topology=TopologyConfig(shards=1, actors=0, accelerated_actors=1),
+        actor=ActorConfig(items_in_flight=32),
+        accelerated=AcceleratedActorConfig(threads=1, environments=16, batch_size=16),
+        learner=LearnerConfig(batch_size=32, samples_in_flight=32, prefetch=1),
+        run=RunConfig(target_return=475.0),
+    )
+
+
+def sebulba_pong() -> Experiment:
+    """IMPALA plays Pong from pixels on one accelerated actor, its threads in turns."""
+    return dataclasses.replace(
+        impala_pong(),
+        name="sebulba_pong",
+        topology=TopologyConfig(shards=1, actors=0, accelerated_actors=1),
+        accelerated=AcceleratedActorConfig(threads=2, environments=8, batch_size=8),
+    )
+
+
 PRESETS: dict[str, Callable[[], Experiment]] = {
     make.__name__: make
     for make in (
@@ -222,6 +252,8 @@ PRESETS: dict[str, Callable[[], Experiment]] = {
         r2d2_cartpole,
         r2d2_catch,
         r2d2_memory,
+        sebulba_cartpole,
+        sebulba_pong,
     )
 }
 

@@ -10,6 +10,7 @@ from absl import logging
 
 from agents.agent import Fleet
 from agents.rows import row_of
+from configs.experiment import Experiment
 from launch.assembly import Parts, assemble, key_of
 from launch.environments.factory import make_environments
 from launch.environments.protocol import Environments
@@ -61,6 +62,13 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     return ""
 
 
+def fleet_of(experiment: Experiment, actor: int) -> Fleet:
+    """An actor's environments among all: those of the accelerated actors come last."""
+    topology, accelerated = experiment.topology, experiment.accelerated
+    after = topology.accelerated_actors * accelerated.threads * accelerated.environments
+    return Fleet(actor, topology.actors, experiment.environment.per_actor, after=after)
+
+
 def wait_for_weights(fetcher: VariableFetcher, address: str, stop: threading.Event) -> bool:
     """Waits for the first weights, saying so every 10 s. False if stopped before they came."""
     while not fetcher.wait(PATIENCE, stop):
@@ -80,7 +88,7 @@ def _act(
     stop: threading.Event,
 ) -> None:
     experiment = assignment.experiment
-    fleet = Fleet(assignment.index, experiment.topology.actors, environments.num)
+    fleet = fleet_of(experiment, assignment.index)
     state = jax.jit(parts.agent.init_actor, static_argnums=1)(
         key_of(experiment.run.seed, ACTOR_STREAM, assignment.index), fleet
     )

@@ -90,9 +90,12 @@ class _Marks:
 
 # What a process counts from zero; all else is a gauge. A learner's steps and samples are none of these: a restarted one
 # goes on from its checkpoint, so they say where it is, and the newest value holds though it is smaller.
+_OF_ACTORS = ("environment_steps", "items_created", "items_skipped", "items_lost", "seconds_waiting")
+ACTORS = ("actor", "accelerated_actor")  # the roles that act
 COUNTERS = {
-    "actor": ("environment_steps", "items_created", "items_skipped", "items_lost", "seconds_waiting"),
-    "learner": ("seconds_waiting", "priorities_dropped", "publications_replaced"),
+    "actor": _OF_ACTORS,
+    "accelerated_actor": (*_OF_ACTORS, "seconds_environments", "seconds_device"),  # seconds of a thread, on average
+    "learner": ("seconds_waiting", "batches_dropped", "priorities_dropped", "publications_replaced"),
 }
 _LEARNER_KNOWN = (*COUNTERS["learner"], "learner_steps", "version", "samples", "policy_lag", "state", "pid", "quiet_s")
 
@@ -127,7 +130,7 @@ class Aggregate:
             if self._is_news(record):
                 self._update_role(record, now)
             match record.role:
-                case "actor":
+                case "actor" | "accelerated_actor":
                     self._add_episodes(record.values.get("episodes") or ())
                 case "evaluator" if _numbers(record.values, ("evaluation_return",)):
                     self._add_evaluation(record.values, now)
@@ -233,7 +236,10 @@ class Aggregate:
     @property
     def environment_steps(self) -> int:
         """Over all actors."""
-        return int(self.total("actor", "environment_steps"))
+        return int(self._of_actors("environment_steps"))
+
+    def _of_actors(self, counter: str) -> float:
+        return sum(self.total(role, counter) for role in ACTORS)
 
     @property
     def silent_roles(self) -> list[str]:
@@ -248,7 +254,7 @@ class Aggregate:
 
     def mark(self, now: float) -> None:
         """Notes where the counters stand, for rates; called about once a second."""
-        waits = self.total("learner", "seconds_waiting"), self.total("actor", "seconds_waiting")
+        waits = self.total("learner", "seconds_waiting"), self._of_actors("seconds_waiting")
         self._marks.append((now, self.environment_steps, self._learner_steps, *waits))
         while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_WINDOW:
             self._marks.popleft()
@@ -281,7 +287,7 @@ class Aggregate:
     def state(self, now: float) -> RunState:
         """The run as it is at `now`, seconds since the epoch."""
         environment_rate, learner_rate, learner_waiting, actors_waiting = self._rates()
-        actors = sum(name.startswith("actor-") and role.arrived > 0 for name, role in self._roles.items())
+        actors = sum(name.rpartition("-")[0] in ACTORS and role.arrived > 0 for name, role in self._roles.items())
         learners = sum(name.startswith("learner-") and role.arrived > 0 for name, role in self._roles.items())
         return RunState(
             elapsed=now - self.started,

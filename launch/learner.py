@@ -18,6 +18,7 @@ from launch.assembly import Parts, assemble, key_of
 from launch.checkpoint_clock import CheckpointClock
 from launch.checkpoints import LearnerCheckpoints
 from launch.learner_group import LearnerGroup
+from launch.policy_lag import FreshBatches
 from launch.roles import Assignment
 from launch.run_directory import RunDirectory
 from replay.dataset import ReplayBatch, ReplayReader
@@ -179,6 +180,8 @@ class _Loop:
         self._group = group
         self._reader, self._publisher, self._priorities = reader, publisher, priorities
         self._checkpoints, self._metrics = checkpoints, metrics
+        self._fresh = FreshBatches(reader, self._config.max_policy_lag)
+        self._compiles_first = parts.plan.queue
         self._update, self._snapshot = make_update(parts, mesh), make_snapshot(parts)
         self._state, self._steps = state, steps
         self._waited = 0.0  # seconds
@@ -198,6 +201,8 @@ class _Loop:
         return reason
 
     def _learn(self) -> str:
+        if self._compiles_first:
+            self._compile()
         self._publish()
         previous: Any = None
         while True:
@@ -227,6 +232,16 @@ class _Loop:
             if self._clock.due:
                 self._save()
 
+    def _compile(self) -> None:
+        """Compiles the update before there are weights to act with: what actors gather while it is compiled would all
+        be of the first weights, and as many updates old when its turn comes as batches wait before it.
+        """
+        copy = jax.jit(lambda state: jax.tree.map(jnp.copy, state))(self._state)
+        batch = self._reader.example()
+        calls = [(dict(batch.arrays), batch.info)] * self._config.updates_per_call
+        jax.block_until_ready(self._update(copy, *calls))
+        logging.info("Compiled the update.")
+
     def _publish(self) -> None:
         if self._group.rank == 0:
             self._publisher.publish(self._snapshot(self._state), self._steps)
@@ -250,7 +265,7 @@ class _Loop:
             count = min(count, self._last_step - self._steps)
         batches: list[ReplayBatch] = []
         while not self._group.ended:
-            batch = self._reader.next(timeout_s=0.5) if len(batches) < count else None
+            batch = self._fresh.next(self._steps, timeout_s=0.5) if len(batches) < count else None
             if batch is not None:
                 batches.append(batch)
             ready = len(batches) == count
@@ -290,6 +305,7 @@ class _Loop:
             "version": self._steps,
             "samples": self._steps * self._config.batch_size,
             "seconds_waiting": self._waited,
+            "batches_dropped": self._fresh.dropped,
             "priorities_dropped": self._priorities.counts.dropped,
             "publications_replaced": sum(self._publisher.counts.replaced),
         }

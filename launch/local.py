@@ -14,6 +14,7 @@ from absl import app, flags
 from configs.experiment import Experiment
 from launch import command_line, resume
 from launch.display import Display
+from launch.placement import devices_of, gpus
 from launch.processes import COORDINATOR, role_environment
 from launch.program import Outcome, run_program
 from launch.restarts import RestartPolicy
@@ -40,6 +41,7 @@ def assignments_of(experiment: Experiment, addresses: Sequence[str], run_directo
         "replay": topology.shards,
         "learner": experiment.learner.processes,
         "actor": topology.actors,
+        "accelerated_actor": topology.accelerated_actors,
         "evaluator": topology.evaluators,
         "monitor": 1,
     }
@@ -59,9 +61,13 @@ def environments_of(experiment: Experiment, assignments: Sequence[Assignment]) -
     learner = experiment.learner
     meeting = {COORDINATOR: free_addresses(1)[0]} if learner.processes > 1 else {}
     return {
-        each.name: role_environment(each.role, threads=learner.threads) | meeting
-        if each.role == "learner"
-        else role_environment(each.role)
+        each.name: role_environment(
+            each.role,
+            devices_of(experiment, each.role, each.index),
+            forced=not gpus(),
+            threads=learner.threads if each.role == "learner" else 1,
+        )
+        | (meeting if each.role == "learner" else {})
         for each in assignments
     }
 

@@ -63,6 +63,7 @@ class Monitor:
         names = [
             *(f"replay-{index}" for index in range(len(assignment.addresses))),
             *(f"actor-{index}" for index in range(topology.actors)),
+            *(f"accelerated_actor-{index}" for index in range(topology.accelerated_actors)),
             *(f"learner-{index}" for index in range(experiment.learner.processes)),
             *(f"evaluator-{index}" for index in range(topology.evaluators)),
             assignment.name,

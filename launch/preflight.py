@@ -19,6 +19,7 @@ from configs.bounds import check_bounds
 from configs.experiment import Experiment
 from launch.assembly import Parts, assemble, key_of
 from launch.learner import check_divides
+from launch.placement import check_placement, gpus
 from launch.roles import Assignment
 from replay.fields import check_rows
 from replay.tables import memory_of
@@ -49,6 +50,7 @@ def check(experiment: Experiment, directory: Path) -> Sequence[str]:
     """
     check_bounds(experiment)
     check_divides(experiment.learner.batch_size, experiment.learner.processes)
+    check_placement(experiment, gpus())
     parts = assemble(experiment)
     if ":" in experiment.agent:  # from outside: those here are held to it by tests, and it takes two seconds
         check_agent(parts.agent, parts.environment)
@@ -118,12 +120,18 @@ def disk_free(path: Path) -> int:
 def describe(experiment: Experiment, parts: Parts, needed: int) -> Sequence[str]:
     """The program in a few lines: nodes, tables, limits, memory."""
     replay, topology, plan = parts.agent.replay, experiment.topology, parts.plan
+    accelerated = experiment.accelerated
+    actors = [f"{topology.actors} actors x {experiment.environment.per_actor} environments"] if topology.actors else []
+    if topology.accelerated_actors:
+        actors.append(
+            f"{topology.accelerated_actors} accelerated actors x {accelerated.threads} threads x "
+            f"{accelerated.environments} environments, {accelerated.batch_size} at once"
+        )
     return (
-        f"environment  {experiment.environment.name} ({experiment.environment.library}), "
-        f"{topology.actors} actors x {experiment.environment.per_actor} environments",
+        f"environment  {experiment.environment.name} ({experiment.environment.library}), {'; '.join(actors)}",
         f"agent        {experiment.agent}",
-        f"roles        {topology.shards} replay shards, {topology.actors} actors, {experiment.learner.processes} "
-        f"learner, {topology.evaluators} evaluator, 1 monitor",
+        f"roles        {topology.shards} replay shards, {topology.actors + topology.accelerated_actors} actors, "
+        f"{experiment.learner.processes} learner, {topology.evaluators} evaluator, 1 monitor",
         f"items        {replay.sequence_length} rows (burn-in {replay.burn_in}, trace {replay.trace}, bootstrap "
         f"{replay.n_step}), one every {replay.period} rows; {size(parts.layout.item_nbytes)} each as sampled",
         f"a shard      {plan}",

@@ -143,13 +143,19 @@ def local_environment(environ: Mapping[str, str] | None = None) -> dict[str, str
 
 
 def role_environment(
-    role: str, devices: Sequence[str | int] = (), *, threads: int = 1, environ: Mapping[str, str] | None = None
+    role: str,
+    devices: Sequence[str | int] = (),
+    *,
+    forced: bool = False,
+    threads: int = 1,
+    environ: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment variables of one role's process.
 
     Args:
         role: a key of launch.roles.FUNCTIONS; named in errors.
         devices: GPUs it may use, as CUDA_VISIBLE_DEVICES names them; none: it computes on the CPU and sees no GPU.
+        forced: there are no GPUs; it is given as many CPU devices instead.
         threads: CPU threads that XLA, TensorFlow and the BLAS libraries may each use.
         environ: what to extend (proxies, XLA_FLAGS); None: this process's.
     """
@@ -157,6 +163,9 @@ def role_environment(
     if threads < 1:
         raise ValueError(f"threads={threads} of {role} must be at least 1.")
     flags = [environ.get("XLA_FLAGS", ""), f"--xla_cpu_multi_thread_eigen={'true' if threads > 1 else 'false'}"]
+    if forced and devices:
+        flags.append(f"--xla_force_host_platform_device_count={len(devices)}")
+        devices = ()
     count = str(threads)
     return local_environment(environ) | {
         "CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in devices),

@@ -12,6 +12,7 @@ FUNCTIONS = {
     "preflight": "launch.preflight:run",
     "replay": "launch.replay_shard:run",
     "actor": "launch.actor:run",
+    "accelerated_actor": "launch.accelerated_actor:run",
     "learner": "launch.learner:run",
     "evaluator": "launch.evaluator:run",
     "monitor": "launch.monitor:run",

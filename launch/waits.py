@@ -24,11 +24,17 @@ def who_waits(state: RunState, now: float) -> tuple[str, ...]:
     lines.extend(
         f"{role.name} has said nothing for {now - role.time:.0f} s"
         for role in state.roles
-        if role.time and now - role.time > SILENCE and role.name.startswith(("actor-", "learner-"))
+        if role.time
+        and now - role.time > SILENCE
+        and role.name.startswith(("actor-", "accelerated_actor-", "learner-"))
     )
     lines.extend(f"replay-{shard.index} doesn't answer: {shard.error}" for shard in state.shards if shard.error)
-    for counter, where in (("actor.items_lost", "on their way to replay"), ("replay.items_lost", "with their shards")):
-        if lost := state.counts.get(counter, 0):
+    places = (
+        (("actor.items_lost", "accelerated_actor.items_lost"), "on their way to replay"),
+        (("replay.items_lost",), "with their shards"),
+    )
+    for counters, where in places:
+        if lost := sum(state.counts.get(counter, 0) for counter in counters):
             lines.append(f"about {lost:,.0f} items were lost {where}")
     lines.extend(
         f"{name} is not a finite number"
@@ -46,7 +52,7 @@ def stale_weights(state: RunState, publish_period: int, now: float) -> tuple[str
         f"{role.name} has acted with weights of learner step {role.version:,} for {now - role.version_time:.0f} s, and "
         f"the learner is at {state.learner_steps:,}: see logs/{role.name}.log"
         for role in state.roles
-        if role.name.startswith("actor-")
+        if role.name.startswith(("actor-", "accelerated_actor-"))
         and role.version is not None
         and now - role.version_time > STALE
         and role.version + 2 * publish_period < state.learner_steps

@@ -42,6 +42,7 @@ MODULES = (
     "rlax",
     "orbax.checkpoint",
     "envpool",
+    "launch.accelerated_actor",
     "launch.actor",
     "launch.evaluator",
     "launch.learner",

@@ -140,6 +140,28 @@ class ReplayReader:
         finally:
             self.waited_s += time.monotonic() - started
 
+    def example(self) -> ReplayBatch:
+        """A batch of zeros, placed as the others are: to compile for."""
+        size, place = self._batch_size, self._placer.place
+        columns = {
+            name: np.zeros((size, *shape), dtype) for name, (shape, dtype) in sorted(self._layout.signature.items())
+        }
+        samples = HostSamples(
+            shard=np.zeros(size, np.int32),
+            key=np.zeros(size, np.uint64),
+            probability=np.ones(size, np.float64),
+            table_size=np.ones(size, np.int64),
+            priority=np.ones(size, np.float64),
+            times_sampled=np.ones(size, np.int32),
+        )
+        info = SampleInfo(np.ones(size, np.float32), np.ones(size, np.float32), np.ones(size, np.int32))
+        return ReplayBatch(
+            arrays={name: place(column) for name, column in columns.items()},
+            info=SampleInfo(*map(place, info)),
+            samples=samples,
+            version_mean=math.nan,
+        )
+
     def close(self, timeout_s: float = 5.0) -> None:
         """Stops reading. What was fetched ahead is lost, of a queue too."""
         if not self._threads.end(timeout_s):

@@ -42,7 +42,8 @@ class ShardWriter:
         self.position = 0
         self.created = self.unconfirmed = self.lost = 0
         self.stalled = False
-        self._layout, self._environments, self._bound = layout, environments, bound
+        self._layout, self._bound = layout, bound
+        self._keep_alive = environments * layout.units  # appends that items may reach back
         back = [-1 - environments * unit for unit in reversed(range(layout.units))]  # environments take turns
         self._columns = {name: [back[layout.context]] if name == STATE else back for name in layout.signature}
         self._writer: Any = None
@@ -73,15 +74,13 @@ class ShardWriter:
                     f"The replay shard at {self.address} has no table {TRAJECTORIES!r}, only {sorted(info)}. Is it "
                     f"another server? Check the addresses."
                 )
-            self._writer = self._client.trajectory_writer(num_keep_alive_refs=self._environments * self._layout.units)
+            self._writer = self._client.trajectory_writer(num_keep_alive_refs=self._keep_alive)
         except (reverb.errors.ReverbError, RuntimeError) as error:
             self._put_off()
             logging.warning("Replay shard %s answers, but gave no stream: %s", self.address, error)
             return False
         for name in self._columns:
-            self._writer.configure(
-                (name,), num_keep_alive_refs=self._environments * self._layout.units, max_chunk_length=1
-            )
+            self._writer.configure((name,), num_keep_alive_refs=self._keep_alive, max_chunk_length=1)
         self.position, self._retry_after = 0, RETRY_FIRST
         return True
 
@@ -96,9 +95,13 @@ class ShardWriter:
         Raises:
             ValueError: if the table's signature is another.
         """
+        self._create_item(priority, self._columns)
+
+    def _create_item(self, priority: float, columns: Mapping[str, list[int]]) -> None:
+        """Makes an item of what was appended so far back."""
         history = self._history or self._writer.history
         self._history = history
-        item = {name: history[name][back] for name, back in self._columns.items()}
+        item = {name: history[name][back] for name, back in columns.items()}
         self._writer.create_item(TRAJECTORIES, priority, item)
         self.created += 1
         self.unconfirmed += 1

@@ -11,11 +11,8 @@ from replay.steps import Steps
 ndarray = np.ndarray[Any, Any]
 
 
-class UnitBuffer:
-    """The newest units of B environments, in a ring of preallocated arrays.
-
-    Units are counted from 0; unit u of all environments is complete at once, for they are in lockstep.
-    """
+class UnitArrays:
+    """Preallocated arrays for the newest units of B environments, in a ring."""
 
     def __init__(self, layout: Layout, environments: int) -> None:
         self._layout = layout
@@ -32,8 +29,23 @@ class UnitBuffer:
         self._fields = [self._rows[field.name] for field in layout.fields]
         self._is_valid = [field.name for field in layout.fields].index("valid")
         self._leaves = [(self._columns[leaf.name], leaf.shape[0]) for leaf in layout.frames]
-        self._sequence = np.zeros((layout.spec.sequence_length, environments), layout.row_dtype)
         self._valid = np.zeros((layout.spec.sequence_length, environments), bool)
+
+    def _begins(self, unit: int) -> bool:
+        """Whether a sequence begins with this unit."""
+        index = unit - self._layout.context
+        return index >= 0 and index % self._layout.stride == 0
+
+
+class UnitBuffer(UnitArrays):
+    """The newest units of B environments in lockstep.
+
+    Units are counted from 0; unit u of all environments is complete at once.
+    """
+
+    def __init__(self, layout: Layout, environments: int) -> None:
+        super().__init__(layout, environments)
+        self._sequence = np.zeros((layout.spec.sequence_length, environments), layout.row_dtype)
         self.rows = 0  # appended to each environment
         self.units = 0  # complete ones
         self._filled = 0  # rows in the unit that is filling
@@ -75,8 +87,7 @@ class UnitBuffer:
         """The columns of a unit, [B, ...]; views of the buffer. A row that begins no sequence has no state."""
         slot = unit % self._ring
         columns: dict[str, ndarray | None] = {name: column[slot] for name, column in self._columns.items()}
-        begins = unit - self._layout.context
-        if STATE in columns and (begins < 0 or begins % self._layout.stride):
+        if STATE in columns and not self._begins(unit):
             columns[STATE] = None
         return columns
 

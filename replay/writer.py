@@ -1,10 +1,11 @@
 """An actor's experience into all replay shards, in turn."""
 
+import abc
 import dataclasses
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import jax
 from absl import logging
@@ -14,11 +15,14 @@ from replay.layout import Layout
 from replay.shard_writer import ShardWriter, checked_priorities, describe, in_flight_bound
 from replay.spec import ReplaySpec
 from replay.steps import Steps, Tree
-from replay.units import UnitBuffer
+from replay.units import UnitBuffer, ndarray
 
 PATIENCE = 0.2  # seconds the shard in use may take no item before the others are tried
 SLICE = 0.05  # seconds of one wait, so that a wait for all shards sees each of them and `stop`
 SAY_EVERY = 10.0  # seconds between two messages of what is waited for
+
+
+Shard = TypeVar("Shard", bound=ShardWriter)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +40,8 @@ class WriterCounts:
     shards_stalled: int  # that took no item when last asked
 
 
-class ReplayWriter:
-    """Cuts the rows of B environments into items and writes them to the shards, some to each in turn.
+class RoundRobinWriter(abc.ABC, Generic[Shard]):
+    """Items to the shards, some to each in turn; what they are cut from is the subclasses' part.
 
     A shard that is gone or full is passed over as long as another takes items, and tried again when its turn comes.
     What it had been given before stays queued, and arrives when it is back. Only one thread may use a writer.
@@ -86,13 +90,11 @@ class ReplayWriter:
         self._priorities = initial_priorities if spec.prioritized else None
         self._per_shard, self._stop = items_per_shard, stop or threading.Event()
         self._read = make_reader(layout)
-        self._buffer = UnitBuffer(layout, environments)
         bound = in_flight_bound(layout, items_in_flight)
-        self._shards = [ShardWriter(address, layout, environments, bound) for address in addresses]
+        self._shards = [self._make_shard(address, bound) for address in addresses]
         self._current = start % len(addresses)
         self._turn = 0  # items the current shard got in its turn
-        self._trained = 0  # rows from here on are in no item's trained part yet
-        self._rows = self._skipped = self._lost = 0
+        self._rows = self._padded = self._skipped = self._lost = 0
         self._waited = 0.0
         self._deadline = float("inf")  # of waits for room: close() sets one
         self._checked = self._closed = False
@@ -104,8 +106,8 @@ class ReplayWriter:
             sum(getattr(shard, name) for shard in self._shards) for name in ("created", "unconfirmed", "lost")
         )
         return WriterCounts(
-            rows=self._rows * self._environments,
-            rows_padded=(self._buffer.rows - self._rows) * self._environments,
+            rows=self._rows,
+            rows_padded=self._padded,
             items_created=created,
             items_confirmed=created - unconfirmed - lost,
             items_unconfirmed=unconfirmed,
@@ -114,28 +116,6 @@ class ReplayWriter:
             seconds_waited=self._waited,
             shards_stalled=sum(shard.stalled for shard in self._shards),
         )
-
-    def append(self, row: Steps, state: Tree = ()) -> None:
-        """Takes one row of every environment, and writes the items that end with it.
-
-        Waits only while every shard has as much unconfirmed as it may: see `stop`. The arrays are copied, they may be
-        reused afterwards.
-
-        Args:
-            row: numpy arrays [B, ...].
-            state: numpy arrays [B, ...], the agent's state before it acted; () if none is stored.
-
-        Raises:
-            ValueError: if the first row differs from the layout, or for a priority that Reverb can't take: then these
-                items are counted as lost, and the next rows can be appended all the same.
-        """
-        if self._closed:
-            raise ValueError("The replay writer is closed: it takes no more rows.")
-        if not self._checked:
-            check_rows(self._layout, row, state, self._environments)
-            self._checked = True
-        self._append(self._read(row), jax.tree_util.tree_leaves(state) if self._layout.state else ())
-        self._rows += 1
 
     def close(self, timeout_s: float) -> None:
         """Writes the last rows, padded with invalid ones, and waits until everything is confirmed, so long at most.
@@ -165,6 +145,109 @@ class ReplayWriter:
         for shard in self._shards:
             shard.close()
 
+    def _check(self, row: Steps, state: Tree, count: int) -> None:
+        """Refuses rows after close(), and looks at the first one."""
+        if self._closed:
+            raise ValueError("The replay writer is closed: it takes no more rows.")
+        if not self._checked:
+            check_rows(self._layout, row, state, count)
+            self._checked = True
+
+    def _leaves(self, state: Tree) -> Sequence[Any]:
+        return jax.tree_util.tree_leaves(state) if self._layout.state else ()
+
+    def _priorities_of(self, steps: Callable[[], Steps], wanted: ndarray, rows: int) -> list[float]:
+        """Priorities [M] of new items, 1 where there is no function for them; `steps` are asked for only if needed.
+
+        Raises:
+            Exception: bad ones, or what the function raised; the items are counted as lost.
+        """
+        if self._priorities is None:
+            return [1.0] * len(wanted)
+        try:
+            return checked_priorities(self._priorities(steps()), wanted, rows, self._spec.sequence_length)
+        except Exception:
+            self._lost += int(wanted.sum())
+            raise
+
+    def _begin_item(self) -> None:
+        """Passes the turn on where the current shard had its share."""
+        if self._turn >= self._per_shard:
+            self._pass_on((self._current + 1) % len(self._shards))
+
+    @abc.abstractmethod
+    def _make_shard(self, address: str, bound: int) -> Shard:
+        """A stream to a shard, that may have so many items unconfirmed."""
+
+    @abc.abstractmethod
+    def _write_tail(self) -> None:
+        """Ends the streams as with a time limit, and writes what isn't in an item yet."""
+
+    def _find_room(self) -> Shard | None:
+        """The current shard if it has room, else the next that has; waits for one. None when stopped."""
+        current = self._shards[self._current]
+        if current.connected and not current.full:
+            return current
+        began, said = time.monotonic(), 0.0
+        seconds = 0.0 if current.stalled else PATIENCE
+        while True:
+            for ahead in range(len(self._shards)):
+                index = (self._current + ahead) % len(self._shards)
+                shard = self._shards[index]
+                if shard.connect() and shard.has_room(seconds if ahead == 0 else 0.0):
+                    self._waited += time.monotonic() - began
+                    self._pass_on(index)
+                    return shard
+            now = time.monotonic()
+            if self._stop_waiting(now):
+                self._waited += now - began
+                return None
+            if now - began > said + SAY_EVERY:
+                said = now - began
+                logging.warning("Waiting for room in replay for %.0f s: %s", said, describe(self._shards))
+            seconds = SLICE
+            if not self._shards[self._current].connected:
+                self._stop.wait(SLICE)
+
+    def _stop_waiting(self, now: float) -> bool:
+        return now >= self._deadline or (self._stop.is_set() and not self._closed)
+
+    def _pass_on(self, index: int) -> None:
+        """Gives a shard its turn."""
+        if index != self._current or self._turn >= self._per_shard:
+            self._current, self._turn = index, 0
+
+
+class ReplayWriter(RoundRobinWriter[ShardWriter]):
+    """Cuts the rows of B environments in lockstep into items."""
+
+    def __init__(self, addresses: Sequence[str], layout: Layout, spec: ReplaySpec, environments: int, **settings: Any):
+        """As RoundRobinWriter's."""
+        super().__init__(addresses, layout, spec, environments, **settings)
+        self._buffer = UnitBuffer(layout, environments)
+        self._trained = 0  # rows from here on are in no item's trained part yet
+
+    def append(self, row: Steps, state: Tree = ()) -> None:
+        """Takes one row of every environment, and writes the items that end with it.
+
+        Waits only while every shard has as much unconfirmed as it may: see `stop`. The arrays are copied, they may be
+        reused afterwards.
+
+        Args:
+            row: numpy arrays [B, ...].
+            state: numpy arrays [B, ...], the agent's state before it acted; () if none is stored.
+
+        Raises:
+            ValueError: if the first row differs from the layout, or for a priority that Reverb can't take: then these
+                items are counted as lost, and the next rows can be appended all the same.
+        """
+        self._check(row, state, self._environments)
+        self._append(self._read(row), self._leaves(state))
+        self._rows += self._environments
+
+    def _make_shard(self, address: str, bound: int) -> ShardWriter:
+        return ShardWriter(address, self._layout, self._environments, bound)
+
     def _append(self, row: Sequence[Any], states: Sequence[Any]) -> None:
         first = self._buffer.units
         for unit in range(first, first + self._buffer.append(row, states)):
@@ -179,6 +262,7 @@ class ReplayWriter:
         row, states = self._buffer.padding()
         while self._buffer.any_valid(self._trained):
             self._append(row, states)
+            self._padded += self._environments
 
     def _write_items(self, unit: int) -> None:
         wanted = self._buffer.trainable()
@@ -186,17 +270,9 @@ class ReplayWriter:
         self._skipped += len(wanted) - count
         if not count:
             return
-        priorities = [1.0] * len(wanted)
-        if self._priorities is not None:
-            try:
-                given = self._priorities(self._buffer.steps())
-                priorities = checked_priorities(given, wanted, self._buffer.rows, self._spec.sequence_length)
-            except Exception:
-                self._lost += count
-                raise
+        priorities = self._priorities_of(self._buffer.steps, wanted, self._buffer.rows)
         items = [priority if want else None for priority, want in zip(priorities, wanted.tolist(), strict=True)]
-        if self._turn >= self._per_shard:
-            self._pass_on((self._current + 1) % len(self._shards))
+        self._begin_item()
         self._place(unit, items)
 
     def _place(self, unit: int, items: list[float | None]) -> None:
@@ -230,37 +306,3 @@ class ReplayWriter:
                     shard.create_item(item)
                     self._turn += 1
         return environments
-
-    def _find_room(self) -> ShardWriter | None:
-        """The current shard if it has room, else the next that has; waits for one. None when stopped."""
-        current = self._shards[self._current]
-        if current.connected and not current.full:
-            return current
-        began, said = time.monotonic(), 0.0
-        seconds = 0.0 if current.stalled else PATIENCE
-        while True:
-            for ahead in range(len(self._shards)):
-                index = (self._current + ahead) % len(self._shards)
-                shard = self._shards[index]
-                if shard.connect() and shard.has_room(seconds if ahead == 0 else 0.0):
-                    self._waited += time.monotonic() - began
-                    self._pass_on(index)
-                    return shard
-            now = time.monotonic()
-            if self._stop_waiting(now):
-                self._waited += now - began
-                return None
-            if now - began > said + SAY_EVERY:
-                said = now - began
-                logging.warning("Waiting for room in replay for %.0f s: %s", said, describe(self._shards))
-            seconds = SLICE
-            if not self._shards[self._current].connected:
-                self._stop.wait(SLICE)
-
-    def _stop_waiting(self, now: float) -> bool:
-        return now >= self._deadline or (self._stop.is_set() and not self._closed)
-
-    def _pass_on(self, index: int) -> None:
-        """Gives a shard its turn."""
-        if index != self._current or self._turn >= self._per_shard:
-            self._current, self._turn = index, 0

@@ -61,10 +61,17 @@ def make(config: EnvironmentConfig, num: int, seeds: Array, threads: int) -> "En
     return EnvPoolEnvironments(config, num, int(seeds[0]), threads)
 
 
-class EnvPoolEnvironments:
-    """A synchronous EnvPool: each step waits for all environments."""
+def make_asynchronous(
+    config: EnvironmentConfig, num: int, batch_size: int, seeds: Array, threads: int
+) -> "AsynchronousEnvPool":
+    """Makes a pool as make() does, of which each call gives the `batch_size` environments that are ready first."""
+    return AsynchronousEnvPool(config, num, int(seeds[0]), threads, batch_size)
 
-    def __init__(self, config: EnvironmentConfig, num: int, seed: int, threads: int) -> None:
+
+class _Pool:
+    """An EnvPool, and what it shows as the protocols have it."""
+
+    def __init__(self, config: EnvironmentConfig, num: int, seed: int, threads: int, batch_size: int) -> None:
         native = _native_spec(config)
         self._spec = _convert(native)
         self._num = num
@@ -80,7 +87,7 @@ class EnvPoolEnvironments:
             config.name,
             env_type="gymnasium",
             num_envs=num,
-            batch_size=num,
+            batch_size=batch_size,
             num_threads=min(threads, num),
             seed=base,
             **config.options,
@@ -96,6 +103,55 @@ class EnvPoolEnvironments:
         """B, the number of environments."""
         return self._num
 
+    def episodes(self) -> list[Episode]:
+        """The episodes that finished since the last call."""
+        return self._recorder.take()
+
+    def close(self) -> None:
+        """Ends the pool's threads."""
+        self._pool = None  # EnvPool has no other way
+
+    def _timestep(
+        self, observation: Tree, reward: Array, terminated: Array, truncated: Array, info: dict[str, Array], ids: Any
+    ) -> TimeStep:
+        """What the pool answered for the environments `ids`, an index."""
+        ended = terminated | truncated
+        first = np.array(self._ended[ids])  # a copy, also of a slice
+        self._ended[ids] = ended
+        self._recorder.add(info["reward"] if self._raw_reward else reward, ids)
+        if np.count_nonzero(ended):  # a third of the cost of .any()
+            terminated, truncated = self._finish(ended, terminated, truncated, info)
+        return TimeStep(self._show(observation, first, ids), reward, first, terminated, truncated)
+
+    def _finish(
+        self, finished: Array, terminated: Array, truncated: Array, info: dict[str, Array]
+    ) -> tuple[Array, Array]:
+        """Reports the finished episodes; gives back the flags, put right."""
+        if self._raw_reward:
+            game_over = info["terminated"] != 0
+            terminated, truncated = terminated | (truncated & game_over), truncated & ~game_over
+            finished = finished & (game_over | truncated)  # else a life was lost, and the game goes on
+        self._recorder.finish(finished, info["elapsed_step"], info["env_id"])
+        return terminated, truncated
+
+    def _show(self, observation: Tree, first: Array, ids: Any) -> Tree:
+        """The observation as the spec has it."""
+        spec = self._spec.observation
+        if not isinstance(spec, ArraySpec):
+            return {name: arrays.leaf(observation, name).astype(one.dtype, copy=False) for name, one in spec.items()}
+        if self._lives:
+            age = np.where(first, 0, self._age[ids] + 1)
+            self._age[ids] = age
+            _repeat_first_frame(observation, age)
+        return observation.astype(spec.dtype, copy=False)
+
+
+class EnvPoolEnvironments(_Pool):
+    """A synchronous EnvPool: each step waits for all environments."""
+
+    def __init__(self, config: EnvironmentConfig, num: int, seed: int, threads: int) -> None:
+        super().__init__(config, num, seed, threads, batch_size=num)
+
     def reset(self) -> TimeStep:
         """Begins a new episode everywhere; with episodic_life, possibly a new life of the same game."""
         observation, _ = self._pool.reset()
@@ -103,7 +159,7 @@ class EnvPoolEnvironments:
         self._ended = np.zeros(self._num, np.bool_)
         none, first = np.zeros(self._num, np.bool_), np.ones(self._num, np.bool_)
         return TimeStep(
-            observation=self._show(observation, first),
+            observation=self._show(observation, first, slice(None)),
             reward=np.zeros(self._num, np.float32),
             first=first,
             terminated=none,
@@ -113,39 +169,26 @@ class EnvPoolEnvironments:
     def step(self, action: Array) -> TimeStep:
         """Steps all environments."""
         observation, reward, terminated, truncated, info = self._pool.step(self._action(action))
-        first, self._ended = self._ended, terminated | truncated
-        self._recorder.add(info["reward"] if self._raw_reward else reward)
-        if np.count_nonzero(self._ended):  # a third of the cost of .any()
-            terminated, truncated = self._finish(terminated, truncated, info)
-        return TimeStep(self._show(observation, first), reward, first, terminated, truncated)
+        return self._timestep(observation, reward, terminated, truncated, info, slice(None))
 
-    def episodes(self) -> list[Episode]:
-        """The episodes that finished since the last call."""
-        return self._recorder.take()
 
-    def close(self) -> None:
-        """Ends the pool's threads."""
-        self._pool = None  # EnvPool has no other way
+class AsynchronousEnvPool(_Pool):
+    """An EnvPool that gives the environments which were ready first, while the others step."""
 
-    def _finish(self, terminated: Array, truncated: Array, info: dict[str, Array]) -> tuple[Array, Array]:
-        """Reports the finished episodes; gives back the flags, put right."""
-        finished = self._ended
-        if self._raw_reward:
-            game_over = info["terminated"] != 0
-            terminated, truncated = terminated | (truncated & game_over), truncated & ~game_over
-            finished = finished & (game_over | truncated)  # else a life was lost, and the game goes on
-        self._recorder.finish(finished, info["elapsed_step"])
-        return terminated, truncated
+    def start(self) -> None:
+        """Begins a new episode everywhere."""
+        self._ended[:] = True  # so that what comes first is `first`
+        self._pool.async_reset()
 
-    def _show(self, observation: Tree, first: Array) -> Tree:
-        """The observation as the spec has it."""
-        spec = self._spec.observation
-        if not isinstance(spec, ArraySpec):
-            return {name: arrays.leaf(observation, name).astype(one.dtype, copy=False) for name, one in spec.items()}
-        if self._lives:
-            self._age = np.where(first, 0, self._age + 1)
-            _repeat_first_frame(observation, self._age)
-        return observation.astype(spec.dtype, copy=False)
+    def receive(self) -> tuple[TimeStep, Array]:
+        """What the environments that were ready first show, [M, ...], and which these are, [M] int32."""
+        observation, reward, terminated, truncated, info = self._pool.recv()
+        ids = info["env_id"]
+        return self._timestep(observation, reward, terminated, truncated, info, ids), ids
+
+    def send(self, action: Array, ids: Array) -> None:
+        """Steps the environments `ids` [M] with actions [M, ...]; returns at once."""
+        self._pool.send(self._action(action), ids)
 
 
 def _repeat_first_frame(stack: Array, age: Array) -> None:

@@ -1,5 +1,7 @@
 """Returns and lengths of episodes, kept for all environments at once."""
 
+from typing import Any
+
 import numpy as np
 
 from launch.environments.protocol import Episode
@@ -20,17 +22,18 @@ class EpisodeRecorder:
         self._returns[:] = 0.0
         self._begun[:] = self._steps
 
-    def add(self, reward: Array) -> None:
-        """Adds one step's rewards [B], 0 where an episode begins."""
-        self._returns += reward
+    def add(self, reward: Array, ids: Any = slice(None)) -> None:
+        """Adds one step's rewards [B], 0 where an episode begins; or of the environments `ids` [M] alone."""
+        self._returns[ids] += reward
         self._steps += 1
 
-    def finish(self, ended: Array, lengths: Array | None = None) -> None:
-        """Reports the episodes of the environments where `ended` [B] bool. Their lengths are those given [B], for a
-        library that counts otherwise, or the steps added since their first observations.
+    def finish(self, ended: Array, lengths: Array | None = None, ids: Array | None = None) -> None:
+        """Reports the episodes of the environments where `ended` [B] bool, or [M] of the environments `ids`. Their
+        lengths are those given, for a library that counts otherwise, or the steps added since their first observations.
         """
-        for index in ended.nonzero()[0].tolist():  # few: cheaper one by one than by masks
-            length = self._steps - self._begun[index] if lengths is None else lengths[index]
+        for place in ended.nonzero()[0].tolist():  # few: cheaper one by one than by masks
+            index = place if ids is None else int(ids[place])
+            length = self._steps - self._begun[index] if lengths is None else lengths[place]
             self._finished.append(Episode(float(self._returns[index]), int(length), index))
             self._returns[index] = 0.0
             self._begun[index] = self._steps + 1  # the next step shows the first observation

@@ -9,7 +9,8 @@ import numpy as np
 
 from configs.experiment import EnvironmentConfig
 from launch.environments.naming import nearest
-from launch.environments.protocol import Environments
+from launch.environments.protocol import AsynchronousEnvironments, Environments
+from launch.environments.threaded import ThreadedEnvironments
 from replay.spec import EnvironmentSpec
 
 LIBRARIES: tuple[str, ...] = ("envpool", "gymnasium", "dm_env")
@@ -37,6 +38,21 @@ def make_environments(
     adapter = import_library(config.library)
     made: Environments = adapter.make(config, num, _seeds(seed, num), config.threads if threads is None else threads)
     return made
+
+
+def make_asynchronous(
+    config: EnvironmentConfig, num: int, batch_size: int, seed: int | Sequence[int], threads: int
+) -> AsynchronousEnvironments:
+    """Makes `num` environments that give the `batch_size` which are ready first, stepped by so many threads.
+
+    The arguments and errors are make_environments'; environment i shows the same for the same actions as there.
+    """
+    adapter, seeds = import_library(config.library), _seeds(seed, num)
+    if config.library == "envpool":
+        pool: AsynchronousEnvironments = adapter.make_asynchronous(config, num, batch_size, seeds, threads)
+        return pool
+    singles = [adapter.make(config, 1, seeds[index : index + 1], 1) for index in range(num)]
+    return ThreadedEnvironments(singles, batch_size, threads)
 
 
 def environment_spec(config: EnvironmentConfig) -> EnvironmentSpec:

@@ -56,3 +56,36 @@ class Environments(Protocol):
     def close(self) -> None:
         """Ends threads and frees what the environments hold. Closing twice does nothing."""
         ...
+
+
+class AsynchronousEnvironments(Protocol):
+    """`num` environments that each go at their own pace: a call takes those that are ready, and the rest step on.
+
+    Each one is an endless stream of steps as in Environments; how the streams interleave is by chance. Everything
+    received is to be answered by send(): while fewer environments step than a batch has, receive() would wait for ever.
+    """
+
+    @property
+    def num(self) -> int:
+        """How many environments."""
+        ...
+
+    def start(self) -> None:
+        """Begins a new episode everywhere; their first observations are received like all others. Call it once."""
+        ...
+
+    def receive(self) -> tuple[TimeStep, Array]:
+        """The next batch [M, ...] of environments that are ready, each once, and their numbers [M]; waits for it."""
+        ...
+
+    def send(self, action: Array, ids: Array) -> None:
+        """Has the environments `ids` [M] take actions [M, ...]; doesn't wait."""
+        ...
+
+    def episodes(self) -> list[Episode]:
+        """The episodes that finished since the last call, in the order of their ends."""
+        ...
+
+    def close(self) -> None:
+        """Ends threads and frees what the environments hold."""
+        ...

@@ -26,8 +26,8 @@ def test_the_promised_ones_are_there():
     pixels = {f"{agent}_pong" for agent in ("apex", "impala")}
     small = {f"{agent}_{task}" for agent in ("apex", "impala", "ppo", "r2d2") for task in ("cartpole", "catch")}
     minatar = {f"{agent}_minatar_{game}" for agent in ("apex", "impala") for game in ("asterix", "breakout")}
-    memory = {"apex_memory", "r2d2_memory"}
-    assert set(PRESETS) == pixels | small | minatar | memory | {"ppo_pendulum"}
+    others = {"apex_memory", "r2d2_memory", "ppo_pendulum", "sebulba_cartpole", "sebulba_pong"}
+    assert set(PRESETS) == pixels | small | minatar | others
 
 
 def test_each_is_there_under_its_own_name(experiment: Experiment):

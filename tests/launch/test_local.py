@@ -33,7 +33,7 @@ def say(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("overrides", "wanted"),
     [
-        (("learner.batchsize=3",), "Did you mean learner.batch_size?"),
+        (("learner.batchsize=3",), "Did you mean learner.batch_size"),
         (("learner.batch_size=many",), "learner.batch_size=many: got 'many', want int"),
         (("agent=impalla",), "Did you mean impala"),
         (("agent_config.replay.period=2",), "replay.period=2 must be <= trace=1"),
