@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 from collections.abc import Callable
+from typing import Any
 
 from agents.apex_dqn.config import ApexConfig
 from agents.impala.config import ImpalaConfig
@@ -72,11 +73,7 @@ def apex_pong() -> Experiment:
         name="apex_pong",
         agent="apex_dqn",
         agent_config=ApexConfig(
-            replay=ReplaySpec(
-                trace=1,
-                n_step=3,
-                period=1,
-                sampler="prioritized",
+            replay=_transitions(
                 max_size=200_000,
                 min_size=10_000,
                 samples_per_insert=4.0,
@@ -244,14 +241,15 @@ def describe_presets() -> dict[str, str]:
     return {name: (make.__doc__ or "").splitlines()[0] for name, make in PRESETS.items()}
 
 
+def _transitions(**fields: Any) -> ReplaySpec:
+    """Single steps with three-step returns, drawn by priority, as Ape-X has them."""
+    return ReplaySpec(trace=1, n_step=3, period=1, sampler="prioritized", **fields)
+
+
 def _apex_small() -> ApexConfig:
     """For observations of a few numbers and episodes of some hundred steps."""
     return ApexConfig(
-        replay=ReplaySpec(
-            trace=1,
-            n_step=3,
-            period=1,
-            sampler="prioritized",
+        replay=_transitions(
             max_size=50_000,
             min_size=1_000,
             samples_per_insert=8.0,  # else two actors leave the learner far behind
@@ -275,11 +273,7 @@ def _apex_minatar(name: str, game: str) -> Experiment:
         name=name,
         agent="apex_dqn",
         agent_config=ApexConfig(
-            replay=ReplaySpec(
-                trace=1,
-                n_step=3,
-                period=1,
-                sampler="prioritized",
+            replay=_transitions(
                 max_size=100_000,
                 min_size=5_000,
                 samples_per_insert=8.0,
