@@ -1,7 +1,6 @@
 """Runs the whole program for a measurement, and reads what it left."""
 
 import contextlib
-import datetime
 import json
 import os
 import re
@@ -13,6 +12,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from launch.faults import log_time
 
 
 class Running(NamedTuple):
@@ -32,8 +33,8 @@ class Running(NamedTuple):
         deadline = time.time() + seconds
         while time.time() < deadline:
             for line in self.log(role).splitlines():
-                if words in line:
-                    return _time_of(line) - self.began
+                if words in line and (moment := log_time(line)) is not None:
+                    return moment - self.began
             if self.process.poll() is not None:
                 break
             time.sleep(0.1)
@@ -74,12 +75,3 @@ def program(config: str, overrides: Sequence[str]) -> Iterator[Running]:
             if process.poll() is None:
                 process.send_signal(signal.SIGINT)
             process.wait(timeout=60)
-
-
-def _time_of(line: str) -> float:
-    """The time of a log line, e.g. "I1201 01:28:36.469759 ...", in seconds since the epoch."""
-    match = re.match(r"[IWEF](\d\d)(\d\d) (\d\d:\d\d:\d\d\.\d+)", line)
-    if match is None:
-        raise ValueError(f"no time in {line!r}")
-    year = datetime.datetime.now().year
-    return datetime.datetime.strptime(f"{year}-{match[1]}-{match[2]} {match[3]}", "%Y-%m-%d %H:%M:%S.%f").timestamp()

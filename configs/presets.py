@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 from collections.abc import Callable
+from typing import Any
 
 from agents.apex_dqn.config import ApexConfig
 from agents.impala.config import ImpalaConfig
@@ -53,7 +54,7 @@ def apex_memory() -> Experiment:
         agent_config=dataclasses.replace(_apex_small(), hidden_sizes=(64, 64), discount=0.9),
         environment=_first_card(),
         learner=LearnerConfig(batch_size=64),
-        run=RunConfig(environment_steps=400_000),  # more than R2D2 needs
+        run=RunConfig(environment_steps=600_000),  # more than R2D2 needs
     )
 
 
@@ -73,11 +74,7 @@ def apex_pong() -> Experiment:
         name="apex_pong",
         agent="apex_dqn",
         agent_config=ApexConfig(
-            replay=ReplaySpec(
-                trace=1,
-                n_step=3,
-                period=1,
-                sampler="prioritized",
+            replay=_transitions(
                 max_size=200_000,
                 min_size=10_000,
                 samples_per_insert=4.0,
@@ -276,14 +273,15 @@ def describe_presets() -> dict[str, str]:
     return {name: (make.__doc__ or "").splitlines()[0] for name, make in PRESETS.items()}
 
 
+def _transitions(**fields: Any) -> ReplaySpec:
+    """Single steps with three-step returns, drawn by priority, as Ape-X has them."""
+    return ReplaySpec(trace=1, n_step=3, period=1, sampler="prioritized", **fields)
+
+
 def _apex_small() -> ApexConfig:
     """For observations of a few numbers and episodes of some hundred steps."""
     return ApexConfig(
-        replay=ReplaySpec(
-            trace=1,
-            n_step=3,
-            period=1,
-            sampler="prioritized",
+        replay=_transitions(
             max_size=50_000,
             min_size=1_000,
             samples_per_insert=8.0,  # else two actors leave the learner far behind
@@ -299,16 +297,15 @@ def _apex_small() -> ApexConfig:
 
 
 def _apex_minatar(name: str, game: str) -> Experiment:
-    """Network, discount, replay and batch as Young and Tian (2019) have them for DQN; they update at every frame."""
+    """Convolution, discount and size of the replay as Young and Tian (2019) have them for DQN.
+
+    They draw 32 rows for each frame, this draws 8, in batches of 64.
+    """
     return Experiment(
         name=name,
         agent="apex_dqn",
         agent_config=ApexConfig(
-            replay=ReplaySpec(
-                trace=1,
-                n_step=3,
-                period=1,
-                sampler="prioritized",
+            replay=_transitions(
                 max_size=100_000,
                 min_size=5_000,
                 samples_per_insert=8.0,
@@ -360,7 +357,7 @@ def _first_card() -> EnvironmentConfig:
         name="popgym:popgym-RepeatFirstEasy-v0",
         library="gymnasium",
         per_actor=8,
-        options={"disable_env_checker": True},  # a third of a step's time
+        options={"disable_env_checker": True},  # a twentieth of a step's time
     )
 
 

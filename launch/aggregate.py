@@ -69,23 +69,27 @@ class _Role:
     counters: dict[str, Counter] = dataclasses.field(default_factory=dict)
 
 
-class _Marks:
-    """Where a count stood at the times of a window."""
+class _Window:
+    """Where some counts stood at the times of the last seconds."""
 
     def __init__(self) -> None:
-        self._marks: collections.deque[tuple[float, float]] = collections.deque()
+        self._marks: collections.deque[tuple[float, Sequence[float]]] = collections.deque()
 
-    def add(self, now: float, count: float) -> None:
-        """Notes a count at a time in seconds."""
-        self._marks.append((now, count))
+    def add(self, now: float, *counts: float) -> None:
+        """Notes the counts at a time in seconds."""
+        self._marks.append((now, counts))
         while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_WINDOW:
             self._marks.popleft()
 
     @property
-    def rate(self) -> float | None:
-        """A second; None of one mark. Never negative: a learner or a shard may go back to its checkpoint."""
+    def rates(self) -> Sequence[float]:
+        """Of each count, a second; none before there are two marks. Never negative: a learner or a shard may go back to
+        its checkpoint.
+        """
+        if len(self._marks) < 2 or self._marks[-1][0] <= self._marks[0][0]:
+            return ()
         (first, before), (last, after) = self._marks[0], self._marks[-1]
-        return max(0.0, (after - before) / (last - first)) if last > first else None
+        return [max(0.0, (now - then) / (last - first)) for then, now in zip(before, after, strict=True)]
 
 
 # What a process counts from zero; all else is a gauge. A learner's steps and samples are none of these: a restarted one
@@ -119,9 +123,9 @@ class Aggregate:
         self._learner_steps = 0
         self._policy_lag: float | None = None
         self._learner_metrics: dict[str, float | None] = {}
-        # (time, environment steps, learner steps, learner's seconds waiting, actors' seconds waiting)
-        self._marks: collections.deque[tuple[float, float, float, float, float]] = collections.deque()
-        self._role_marks: dict[str, _Marks] = {}
+        # Environment steps, learner steps, and the seconds that the learner and all actors together waited.
+        self._totals = _Window()
+        self._progress_of: dict[str, _Window] = {}  # by role
         self._lost_with_shards = 0.0
 
     def add(self, records: Iterable[Record], now: float) -> None:
@@ -255,12 +259,10 @@ class Aggregate:
     def mark(self, now: float) -> None:
         """Notes where the counters stand, for rates; called about once a second."""
         waits = self.total("learner", "seconds_waiting"), self._of_actors("seconds_waiting")
-        self._marks.append((now, self.environment_steps, self._learner_steps, *waits))
-        while len(self._marks) > 2 and self._marks[1][0] <= now - RATE_WINDOW:
-            self._marks.popleft()
+        self._totals.add(now, self.environment_steps, self._learner_steps, *waits)
         for name, role in self._roles.items():
             if (count := self._progress(name, role)) is not None:
-                self._role_marks.setdefault(name, _Marks()).add(now, count)
+                self._progress_of.setdefault(name, _Window()).add(now, count)
         if self._returns:
             self._return_history.append(sum(self._returns) / len(self._returns))
 
@@ -273,20 +275,9 @@ class Aggregate:
             return float(self._shards[int(index)].inserts) if int(index) in self._shards else None
         return role.counters["environment_steps"].total if "environment_steps" in role.counters else None
 
-    def _rates(self) -> tuple[float, float, float, float]:
-        """Per second since the oldest mark of the window: environment steps, learner steps, and the seconds that the
-        learner and all actors together waited. Never negative: a learner may go back to its checkpoint.
-        """
-        if len(self._marks) < 2 or self._marks[-1][0] <= self._marks[0][0]:
-            return 0.0, 0.0, 0.0, 0.0
-        seconds = self._marks[-1][0] - self._marks[0][0]
-        first, last = self._marks[0][1:], self._marks[-1][1:]
-        a, b, c, d = (max(0.0, (after - before) / seconds) for before, after in zip(first, last, strict=True))
-        return a, b, c, d
-
     def state(self, now: float) -> RunState:
         """The run as it is at `now`, seconds since the epoch."""
-        environment_rate, learner_rate, learner_waiting, actors_waiting = self._rates()
+        environment_rate, learner_rate, learner_waiting, actors_waiting = self._totals.rates or (0.0,) * 4
         actors = sum(name.rpartition("-")[0] in ACTORS and role.arrived > 0 for name, role in self._roles.items())
         learners = sum(name.startswith("learner-") and role.arrived > 0 for name, role in self._roles.items())
         return RunState(
@@ -314,6 +305,7 @@ class Aggregate:
         )
 
     def _role_status(self, name: str, role: _Role) -> RoleRecord:
+        rates = self._progress_of[name].rates if name in self._progress_of else ()
         return RoleRecord(
             name=name,
             state=role.state,
@@ -322,7 +314,7 @@ class Aggregate:
             restarts=role.restarts,
             version=role.version,
             version_time=role.version_time,
-            rate=self._role_marks[name].rate if name in self._role_marks else None,
+            rate=rates[0] if rates else None,
         )
 
     def save(self) -> dict[str, Any]:

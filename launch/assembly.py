@@ -6,8 +6,9 @@ from typing import Any
 import jax
 
 from agents.agent import Agent, Params
+from agents.networks import leaf_specs
 from agents.registry import resolve
-from agents.signatures import example_timestep, extras_spec, state_spec
+from agents.signatures import extras_spec, state_spec
 from configs.experiment import Experiment
 from launch.environments.factory import environment_spec
 from replay.layout import Layout, make_layout
@@ -46,12 +47,12 @@ def assemble(experiment: Experiment) -> Parts:
 
 
 def _check_observation(experiment: Experiment, environment: EnvironmentSpec) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(example_timestep(environment, 1).observation):
-        if leaf.size == 0:
+    for name, spec in leaf_specs(environment.observation).items():
+        if 0 in spec.shape:
+            named = f" {name!r}" if name else ""
             raise ValueError(
-                f"environment.name={experiment.environment.name!r} shows an observation{jax.tree_util.keystr(path)} of "
-                f"shape {leaf.shape[1:]}, which holds nothing. Change environment.options="
-                f"{experiment.environment.options}."
+                f"environment.name={experiment.environment.name!r} shows an observation{named} of shape {spec.shape}, "
+                f"which holds nothing. Change environment.options={experiment.environment.options}."
             )
 
 

@@ -83,7 +83,6 @@ class Verdict:
     problems: Sequence[str]
     learner_interval: float  # learner steps in one checkpoint interval
     best: float | None  # mean return of the best evaluation
-    exit_code: int
 
     @property
     def holds(self) -> bool:
@@ -169,7 +168,7 @@ class Chaos:
     @property
     def _allowed_steps(self) -> float:
         """Learner steps in one interval of checkpoints, and in the second between two looks of the monitor."""
-        return max([self.learner_rate, *self._rates]) * (self._interval * 1.5 + 3.0)
+        return self.learner_rate * (self._interval * 1.5 + 3.0)
 
     @property
     def learner_rate(self) -> float:
@@ -269,14 +268,11 @@ def run(
     roles: Sequence[str],
 ) -> Verdict:
     """Runs the whole thing."""
-    experiment = command_line.experiment_of(config, [*OVERRIDES, *overrides])
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
-        settings = [*OVERRIDES, *overrides]
-        if not any(each.startswith("run.directory=") for each in overrides):
-            settings.append(f"run.directory={scratch}")
-        parent = Path(command_line.experiment_of(config, settings).run.directory)
+        settings = [*OVERRIDES, f"run.directory={scratch}", *overrides]  # of two for one field the last wins
+        experiment = command_line.experiment_of(config, settings)
         command = [sys.executable, "-m", "launch.local", f"--config={config}", "--set", *settings]
-        newest = parent / LATEST
+        newest = Path(experiment.run.directory) / LATEST
         earlier = newest.resolve()
         with (Path(scratch) / "output.txt").open("wb") as output:
             # Of this process's session: what is sent to the terminal reaches both. And it doesn't outlive this process.
@@ -307,7 +303,7 @@ def run(
             print((Path(scratch) / "output.txt").read_text(errors="replace")[-6000:], file=sys.stderr)
     best = state.best_evaluation.mean if state.best_evaluation else None
     interval = chaos.learner_rate * experiment.learner.checkpoint_period
-    return Verdict(chaos.injections, chaos.problems, interval, best, process.returncode)
+    return Verdict(chaos.injections, chaos.problems, interval, best)
 
 
 def main(argv: Sequence[str]) -> int:

@@ -2,12 +2,12 @@
 
 import sys
 import time
-from pathlib import Path
 
 from absl import app
 
 from configs import serialization
 from launch import resume
+from launch.command_line import run_of
 from launch.run_checkpoints import RunCheckpoints
 from launch.run_directory import LATEST, RunDirectory
 
@@ -17,9 +17,7 @@ LONGEST = 600.0  # seconds
 
 def main(arguments: list[str]) -> int:
     """Asks all roles, waits, and says what was saved. Exit code 0, or 1 where nothing was."""
-    if len(arguments) > 2:
-        raise app.UsageError("one run's folder at most, e.g. python -m launch.checkpoint runs/latest")
-    run = RunDirectory(Path(arguments[1] if len(arguments) == 2 else f"runs/{LATEST}").resolve())
+    run = run_of(arguments, "launch.checkpoint")
     if not run.config.exists():
         print(f"{run.path} is no run's folder: it has no {run.config.name}. Name one such as runs/{LATEST}.",
               file=sys.stderr)  # fmt: skip

@@ -1,6 +1,7 @@
 """What all commands that take an experiment share: --config, --set, and a --help that says everything."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from absl import app, flags
 
@@ -8,6 +9,7 @@ from configs.experiment import Experiment
 from configs.fields import list_fields
 from configs.overrides import apply_overrides
 from configs.presets import PRESETS, preset
+from launch.run_directory import LATEST, RunDirectory
 
 
 def define_flags() -> None:
@@ -41,6 +43,17 @@ def experiment_of(config: str | None, overrides: Sequence[str]) -> Experiment:
             f"--config is missing. Choose one of {', '.join(PRESETS)}, e.g. --config={next(iter(PRESETS))}."
         )
     return apply_overrides(preset(config), overrides)
+
+
+def run_of(arguments: Sequence[str], command: str) -> RunDirectory:
+    """The run that a command's only argument names, runs/latest without one.
+
+    Raises:
+        app.UsageError: more than one argument.
+    """
+    if len(arguments) > 2:
+        raise app.UsageError(f"one run's folder at most, e.g. python -m {command} runs/{LATEST}")
+    return RunDirectory(Path(arguments[1] if len(arguments) == 2 else f"runs/{LATEST}").resolve())
 
 
 def help_text(command: str, purpose: str, extra: Sequence[str] = ()) -> str:

@@ -11,19 +11,13 @@ from launch.manifests import (
     command_of,
     environment_of,
 )
+from launch.roles import counts_of
 from launch.sizing import SHARED_MEMORY, needs_of
 
 
 def make_compose(run: Run) -> Mapping[str, Any]:
     """The file as plain data; config.json lies beside it."""
-    topology = run.experiment.topology
-    counts = {
-        "replay": topology.shards,
-        "learner": run.experiment.learner.processes,
-        "actor": run.actor_pods,
-        "evaluator": topology.evaluators,
-        "monitor": 1,
-    }
+    counts = counts_of(run.experiment) | {"actor": run.actor_pods}
     parts = [(role, index) for role, count in counts.items() for index in range(count)]
     volumes: dict[str, Any] = {_volume(run, role, index): {} for role, index in parts if _keeps(run, role)}
     return {

@@ -46,22 +46,14 @@ class Heartbeats:
             self._heard_from = now
         words = {role.name: role.time for role in status.state.roles} | {MONITOR: status.time}
         # Time passes only while somebody is heard: where nobody is, the fault lies with those who should listen.
-        speakers = [word for name, word in words.items() if name != MONITOR and not _is_shard(name)]
-        clocks = {MONITOR: now, "replay": status.time, "": max(speakers, default=0.0)}
+        others = [word for name, word in words.items() if name != MONITOR and not name.startswith("replay-")]
         overdue = {}
         for role in roles:
-            clock = clocks.get(role.name) or clocks["replay" if _is_shard(role.name) else ""]
-            silence = self._silence(role, words.get(role.name, 0.0), clock)
-            if silence:
+            clock, fair_from = max(others, default=0.0), max(self._fair_from, self._heard_from)
+            if role.name == MONITOR or role.name.startswith("replay-"):
+                clock, fair_from = now if role.name == MONITOR else status.time, self._fair_from
+            word = words.get(role.name, 0.0)
+            silence = clock - max(word, role.since, fair_from)
+            if silence > (self._limit if word > role.since else START_SECONDS):
                 overdue[role.name] = silence
         return {MONITOR: overdue[MONITOR]} if MONITOR in overdue else overdue  # without it nothing is known of others
-
-    def _silence(self, role: Living, word: float, clock: float) -> float:
-        """Seconds since a role's last word; 0 where that is not too long."""
-        deaf = -math.inf if role.name == MONITOR or _is_shard(role.name) else self._heard_from
-        silence = clock - max(word, role.since, self._fair_from, deaf)
-        return silence if silence > (self._limit if word > role.since else START_SECONDS) else 0.0
-
-
-def _is_shard(name: str) -> bool:
-    return name.startswith("replay-")

@@ -228,7 +228,7 @@ class Hub:
         state.status, state.code, state.text, state.since = "exited", code, text, time.monotonic()
 
     def _judge(self, state: RoleState) -> None:
-        """Decides what a role's end means for the run. (A restart policy belongs here: send Start again.)"""
+        """Decides what a role's end means for the run."""
         if self._falling.pop(state.name, None) is not None and not self.stopping:
             logging.warning("%s", state.describe())
             self._restart_in(state, 0.0)

@@ -18,7 +18,7 @@ from launch.placement import devices_of, gpus
 from launch.processes import COORDINATOR, role_environment
 from launch.program import Outcome, run_program
 from launch.restarts import RestartPolicy
-from launch.roles import Assignment
+from launch.roles import Assignment, counts_of
 from launch.run_checkpoints import tied
 from launch.run_directory import RunDirectory, make_run_directory
 
@@ -35,16 +35,7 @@ USAGE = (
 
 def assignments_of(experiment: Experiment, addresses: Sequence[str], run_directory: Path) -> list[Assignment]:
     """Every process's part."""
-    topology = experiment.topology
-    counts = {
-        "preflight": 1,  # ends before the others start
-        "replay": topology.shards,
-        "learner": experiment.learner.processes,
-        "actor": topology.actors,
-        "accelerated_actor": topology.accelerated_actors,
-        "evaluator": topology.evaluators,
-        "monitor": 1,
-    }
+    counts = {"preflight": 1, **counts_of(experiment)}  # preflight ends before the others start
     return [
         Assignment(
             role=role, index=index, experiment=experiment, addresses=tuple(addresses), run_directory=run_directory

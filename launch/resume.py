@@ -99,8 +99,7 @@ def go_back(run: RunDirectory, before: Experiment, after: Experiment) -> Iterato
     goal = checkpoints.set_aside(chosen, shards_too=bool(migrated))
     rows = _cut_metrics(run, chosen)
     if goal or rows:
-        where = goal or run.path / SET_ASIDE
-        yield f"Set aside: {rows} lines of metrics.jsonl" + (f", and checkpoints into {where}" if goal else "") + "."
+        yield f"Set aside: {rows} lines of metrics.jsonl" + (f", and checkpoints into {goal}" if goal else "") + "."
     if chosen.status is not None:
         write_atomically(run.status, json.dumps(chosen.status))
 

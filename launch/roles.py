@@ -35,5 +35,18 @@ class Assignment:
         return f"{self.role}-{self.index}"
 
 
+def counts_of(experiment: Experiment) -> dict[str, int]:
+    """How many processes of each role that stays, in the order that they are started in."""
+    topology = experiment.topology
+    return {
+        "replay": topology.shards,
+        "learner": experiment.learner.processes,
+        "actor": topology.actors,
+        "accelerated_actor": topology.accelerated_actors,
+        "evaluator": topology.evaluators,
+        "monitor": 1,
+    }
+
+
 # Plays the role until `stop` is set or its work is done; returns why it ended, in a few words ("" when it was stopped).
 RoleFunction = Callable[[Assignment, threading.Event], str]

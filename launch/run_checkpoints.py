@@ -74,7 +74,7 @@ class RunCheckpoints:
     """The manifests of one run. One thread uses it."""
 
     def __init__(self, run: RunDirectory, experiment: Experiment) -> None:
-        self._run, self._root = run, run.checkpoints / "run"
+        self._run, self._root, self._learner = run, run.checkpoints / "run", run.checkpoints / "learner"
         replay = experiment.agent_config.replay
         kept = not replay.queue and experiment.shard.checkpoint_period > 0
         self._shards = [run.checkpoints / f"replay-{index}" for index in range(experiment.topology.shards * kept)]
@@ -110,8 +110,8 @@ class RunCheckpoints:
 
     def _look(self) -> RunManifest | None:
         """What was saved last; None while somebody has saved nothing."""
-        steps = learners.steps_in(self._run.checkpoints / "learner")
-        learner = learners.read_manifest(self._run.checkpoints / "learner", steps[-1]) if steps else None
+        steps = learners.steps_in(self._learner)
+        learner = learners.read_manifest(self._learner, steps[-1]) if steps else None
         parts = [_newest_part(root) for root in self._shards]
         if learner is None or None in parts:
             return None
@@ -125,11 +125,10 @@ class RunCheckpoints:
 
     def damage_of(self, manifest: RunManifest) -> str:
         """What is wrong with a manifest's parts, in words; "" where all are whole."""
-        root = self._run.checkpoints / "learner"
-        learner = learners.read_manifest(root, manifest.learner.step)
+        learner = learners.read_manifest(self._learner, manifest.learner.step)
         if learner is None:
             return f"the learner's checkpoint of step {manifest.learner.step} is missing"
-        wrong = _damage(learners.folder_of(root, learner.step), learner.files, manifest.learner.digest)
+        wrong = _damage(learners.folder_of(self._learner, learner.step), learner.files, manifest.learner.digest)
         if wrong:
             return f"learner: {wrong}"
         for index, (folder, part) in enumerate(zip(self._shards, manifest.shards, strict=True)):
@@ -150,12 +149,11 @@ class RunCheckpoints:
             shards_too: whether the shards' checkpoints go as well, all of them: the tables begin empty.
         """
         goal = self._run.checkpoints / "set_aside" / time.strftime("%Y%m%d-%H%M%S")
-        root = self._run.checkpoints / "learner"
         moved = [
             path
-            for step in learners.steps_in(root)
+            for step in learners.steps_in(self._learner)
             if step > manifest.learner.step
-            for path in (learners.manifest_of(root, step), learners.folder_of(root, step))
+            for path in (learners.manifest_of(self._learner, step), learners.folder_of(self._learner, step))
         ]
         for index, part in enumerate(manifest.shards):
             folder, newest = self._run.checkpoints / f"replay-{index}", -1 if shards_too else part.number

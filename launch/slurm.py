@@ -3,19 +3,13 @@
 import math
 
 from launch.manifests import COORDINATOR_PORT, PORT, Run
+from launch.roles import counts_of
 from launch.sizing import MIB, needs_of
 
 
 def make_script(run: Run) -> str:
     """The script; config.json lies beside it. Shards differ in port, for several may share a node."""
-    topology = run.experiment.topology
-    counts = {
-        "replay": topology.shards,
-        "learner": run.experiment.learner.processes,
-        "actor": run.actor_pods,
-        "evaluator": topology.evaluators,
-        "monitor": 1,
-    }
+    counts = counts_of(run.experiment) | {"actor": run.actor_pods}
     needs = {role: needs_of(role, run.experiment, run.size) for role in counts}
     lines = [
         "#!/bin/bash",
@@ -37,7 +31,7 @@ def make_script(run: Run) -> str:
         'export ANTIPHON_CONFIG="$here/config.json"',
         'export ANTIPHON_RUN_DIRECTORY="$here/run-$SLURM_JOB_ID"  # on a file system that all nodes share',
         'mkdir -p "$ANTIPHON_RUN_DIRECTORY"',
-        f"export ANTIPHON_ACTORS_PER_POD={topology.actors_per_pod}",
+        f"export ANTIPHON_ACTORS_PER_POD={run.experiment.topology.actors_per_pod}",
         "",
         "# One line a task, in the order of their numbers: where Slurm put each shard.",
         "mapfile -t hosts < <(srun --het-group=0 --label hostname | sort -n | cut -d' ' -f2)",

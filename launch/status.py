@@ -2,21 +2,19 @@
 
 import sys
 import time
-from pathlib import Path
 
 from absl import app
 from rich.console import Console
 
+from launch.command_line import run_of
 from launch.panels import make_view, summary_lines
-from launch.run_directory import LATEST, RunDirectory
+from launch.run_directory import LATEST
 from launch.run_state import read_status
 
 
 def main(arguments: list[str]) -> int:
     """Prints the run's last status; exit code 0, or 1 where there is none."""
-    if len(arguments) > 2:
-        raise app.UsageError("one run's folder at most, e.g. python -m launch.status runs/latest")
-    run = RunDirectory(Path(arguments[1] if len(arguments) == 2 else f"runs/{LATEST}").resolve())
+    run = run_of(arguments, "launch.status")
     try:
         report = read_status(run.status)
     except (OSError, ValueError) as error:

@@ -118,8 +118,8 @@ def test_a_role_works_again_when_its_new_process_says_so(program: Program) -> No
 
 def test_a_verdict_says_what_did_not_hold() -> None:
     injections = [Injection("kill", "actor-0", 1.0), Injection("kill", "actor-1", None)]
-    good = Verdict(injections[:1], (), 100.0, 0.9, 130)
-    bad = Verdict(injections, ("actor-1 did not work again within 90 s of kill",), 100.0, None, 1)
+    good = Verdict(injections[:1], (), 100.0, 0.9)
+    bad = Verdict(injections, ("actor-1 did not work again within 90 s of kill",), 100.0, None)
     assert good.holds
     assert list(good.lines())[-1].startswith("held")
     assert not bad.holds
