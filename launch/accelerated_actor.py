@@ -82,9 +82,10 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     try:
         fetcher.start()
         metrics.write({"state": f"waiting: weights from {addresses[own_shard]}"})
-        if wait_for_weights(fetcher, addresses[own_shard], stop):
+        version = wait_for_weights(fetcher, addresses[own_shard], stop)
+        if version is not None:
             logging.info("Acting on %s.", jax.devices()[0])
-            _act(assignment, parts, SharedWeights(fetcher), fetcher, metrics, stop)
+            _act(assignment, version, parts, SharedWeights(fetcher), fetcher, metrics, stop)
     finally:
         metrics.write({"state": "stopping"})
         fetcher.close()
@@ -94,6 +95,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
 
 def _act(
     assignment: Assignment,
+    first_version: int,
     parts: Parts,
     weights: SharedWeights,
     fetcher: VariableFetcher,
@@ -102,7 +104,10 @@ def _act(
 ) -> None:
     config = assignment.experiment.accelerated
     policy = make_policy(parts.agent, config.environments)
-    actors = [ActingThread(assignment, parts, policy, weights, stop, thread) for thread in range(config.threads)]
+    actors = [
+        ActingThread(assignment, first_version, parts, policy, weights, stop, thread)
+        for thread in range(config.threads)
+    ]
     actors[0].compile()
     threads = Threads(stop.set)
     for actor in actors:
@@ -128,6 +133,7 @@ class ActingThread:
     def __init__(
         self,
         assignment: Assignment,
+        first_version: int,
         parts: Parts,
         policy: Policy,
         weights: SharedWeights,
@@ -140,7 +146,7 @@ class ActingThread:
         self.steps = 0  # environment steps that were written
         self.seconds_environments = self.seconds_device = 0.0  # waited for, by the acting thread
         self._config, self._parts, self._policy, self._weights, self._stop = config, parts, policy, weights, stop
-        numbers = (experiment.run.seed, ACCELERATED_STREAM, assignment.index, thread)
+        numbers = (experiment.run.seed, ACCELERATED_STREAM, assignment.index, thread, first_version)
         fleet = fleet_of(experiment, assignment.index, thread)
         self._state = init_state(parts.agent, key_of(*numbers), fleet)
         self._environments = make_asynchronous(

@@ -42,21 +42,21 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
         items_per_shard=experiment.actor.items_per_shard,
         stop=stop,
     )
-    environments = make_environments(
-        experiment.environment,
-        experiment.environment.per_actor,
-        (experiment.run.seed, ACTOR_STREAM, assignment.index),
-    )
     try:
         fetcher.start()
         metrics.write({"state": f"waiting: weights from {addresses[own_shard]}"})
-        if wait_for_weights(fetcher, addresses[own_shard], stop):
-            _act(assignment, parts, environments, fetcher, writer, metrics, stop)
+        version = wait_for_weights(fetcher, addresses[own_shard], stop)
+        if version is not None:
+            numbers = (experiment.run.seed, ACTOR_STREAM, assignment.index, version)
+            environments = make_environments(experiment.environment, experiment.environment.per_actor, numbers)
+            try:
+                _act(assignment, numbers, parts, environments, fetcher, writer, metrics, stop)
+            finally:
+                environments.close()
     finally:
         metrics.write({"state": "stopping"})
         writer.close(timeout_s=2.0)
         logging.info("Wrote %s", writer.counts)
-        environments.close()
         fetcher.close()
         metrics.close(timeout=1.0)
     return ""
@@ -69,17 +69,22 @@ def fleet_of(experiment: Experiment, actor: int) -> Fleet:
     return Fleet(actor, topology.actors, experiment.environment.per_actor, after=after)
 
 
-def wait_for_weights(fetcher: VariableFetcher, address: str, stop: threading.Event) -> bool:
-    """Waits for the first weights, saying so every 10 s. False if stopped before they came."""
+def wait_for_weights(fetcher: VariableFetcher, address: str, stop: threading.Event) -> int | None:
+    """Waits for the first weights, saying so every 10 s; their version, or None if stopped before they came.
+
+    Random numbers are drawn from that version besides the seed: a role that is started again, or goes on from a
+    checkpoint, doesn't live through its first episodes once more.
+    """
     while not fetcher.wait(PATIENCE, stop):
         if stop.is_set():
-            return False
+            return None
         logging.info("Waiting for the first weights from the shard at %s. Is the learner running?", address)
-    return True
+    return fetcher.fetched_version
 
 
 def _act(
     assignment: Assignment,
+    numbers: tuple[int, ...],
     parts: Parts,
     environments: Environments,
     fetcher: VariableFetcher,
@@ -89,9 +94,7 @@ def _act(
 ) -> None:
     experiment = assignment.experiment
     fleet = fleet_of(experiment, assignment.index)
-    state = jax.jit(parts.agent.init_actor, static_argnums=1)(
-        key_of(experiment.run.seed, ACTOR_STREAM, assignment.index), fleet
-    )
+    state = jax.jit(parts.agent.init_actor, static_argnums=1)(key_of(*numbers), fleet)
     act = jax.jit(parts.agent.act)
     stored_state = parts.agent.stored_state
     params, version = None, np.zeros(environments.num, np.int32)

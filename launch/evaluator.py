@@ -28,19 +28,19 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     own_shard = assignment.index % len(assignment.addresses)
     metrics = MetricsWriter(assignment.addresses, assignment.role, assignment.index)
     fetcher = VariableFetcher(assignment.addresses[own_shard], parts.params_structure())
-    environments = make_environments(
-        experiment.environment,
-        experiment.evaluator.environments,
-        (experiment.run.seed, EVALUATOR_STREAM, assignment.index),
-    )
     try:
         fetcher.start()
         metrics.write({"state": f"waiting: weights from {assignment.addresses[own_shard]}"})
-        if wait_for_weights(fetcher, assignment.addresses[own_shard], stop):
-            _evaluate_on_and_on(assignment, parts, environments, fetcher, metrics, stop)
+        version = wait_for_weights(fetcher, assignment.addresses[own_shard], stop)
+        if version is not None:
+            numbers = (experiment.run.seed, EVALUATOR_STREAM, assignment.index, version)
+            environments = make_environments(experiment.environment, experiment.evaluator.environments, numbers)
+            try:
+                _evaluate_on_and_on(assignment, numbers, parts, environments, fetcher, metrics, stop)
+            finally:
+                environments.close()
     finally:
         metrics.write({"state": "stopping"})
-        environments.close()
         fetcher.close()
         metrics.close(timeout=1.0)
     return ""
@@ -48,6 +48,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
 
 def _evaluate_on_and_on(
     assignment: Assignment,
+    numbers: tuple[int, ...],
     parts: Parts,
     environments: Environments,
     fetcher: VariableFetcher,
@@ -64,7 +65,7 @@ def _evaluate_on_and_on(
             continue
         fetcher.held = True  # else every publication of a minute is downloaded for nothing
         params, version = jax.device_put(newest[0]), newest[1]
-        key = key_of(assignment.experiment.run.seed, EVALUATOR_STREAM, assignment.index, evaluations)
+        key = key_of(*numbers, evaluations)
         state = parts.agent.init_actor(key, Fleet(0, 1, environments.num))
         began = time.monotonic()
         if not evaluations:

@@ -158,6 +158,12 @@ class VariableFetcher:
             return self._fetched is not None
 
     @property
+    def fetched_version(self) -> int:
+        """Of the weights that newest() would give; -1 before the first."""
+        with self._condition:
+            return -1 if self._fetched is None else self._fetched[0].version
+
+    @property
     def age_s(self) -> float:
         """Seconds since the weights newest() gave last were known to be the shard's newest; inf before the first."""
         return time.monotonic() - self._given_confirmed

@@ -17,8 +17,9 @@ from configs.overrides import apply_overrides
 from configs.presets import preset
 from launch import accelerated_actor, actor
 from launch.assembly import Parts, assemble, key_of
+from launch.child import resolve
 from launch.environments.factory import make_environments
-from launch.roles import Assignment
+from launch.roles import FUNCTIONS, Assignment
 from replay.metrics import MetricsReader
 from replay.steps import Steps
 from replay.variables import VariablePublisher
@@ -47,7 +48,9 @@ class Written:
     values: list[dict[str, Any]]  # of the metrics records
 
 
-def act_for_a_while(config: str, directory: Path, items: int, *overrides: str) -> Written:
+def act_for_a_while(
+    config: str, directory: Path, items: int, *overrides: str, role: str = "accelerated_actor", version: int = 3
+) -> Written:
     """Runs the role against a shard until it holds so many items; the weights are those of a fresh learner."""
     experiment = apply_overrides(preset(config), [*SETTINGS, *overrides])
     parts = assemble(experiment)
@@ -57,18 +60,18 @@ def act_for_a_while(config: str, directory: Path, items: int, *overrides: str) -
     publisher = VariablePublisher([shard.address])
     stop, failures = threading.Event(), []
     assignment = Assignment(
-        role="accelerated_actor", index=0, experiment=experiment, addresses=(shard.address,), run_directory=directory
+        role=role, index=0, experiment=experiment, addresses=(shard.address,), run_directory=directory
     )
 
     def play() -> None:
         try:
-            accelerated_actor.run(assignment, stop)
+            resolve(FUNCTIONS[role])(assignment, stop)
         except Exception as error:
             failures.append(error)
 
     thread = threading.Thread(target=play)
     try:
-        publisher.publish(params, 3)
+        publisher.publish(params, version)
         thread.start()
         eventually(lambda: failures or servers.size(shard.address) >= items, 120, f"{items} items")
         stop.set()
@@ -104,7 +107,7 @@ def replay_in_step(written: Written, thread: int) -> Iterator[tuple[int, int, St
     """
     experiment, period = written.experiment, written.parts.agent.replay.period
     environments = make_environments(
-        experiment.environment, ENVIRONMENTS, (experiment.run.seed, accelerated_actor.ACCELERATED_STREAM, 0, thread)
+        experiment.environment, ENVIRONMENTS, (experiment.run.seed, accelerated_actor.ACCELERATED_STREAM, 0, thread, 3)
     )
     begins: dict[bytes, list[tuple[Steps, Any, float]]] = {}
     for item in written.items:
@@ -211,6 +214,20 @@ def test_an_environment_that_fails_ends_the_role_by_its_own_error(tmp_path: Path
     broken = f"environment.name={__name__}:Breaking"
     with pytest.raises(AssertionError, match="the corridor broke"):
         act_for_a_while("impala_cartpole", tmp_path, 400, "environment.library=gymnasium", broken)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["actor", "accelerated_actor"])
+def test_an_actor_that_is_started_again_meets_other_episodes(role: str, tmp_path: Path) -> None:
+    settings = ("topology.actors=1", "agent_config.replay.trace=8", "agent_config.replay.period=8")
+
+    def beginnings(version: int) -> set[bytes]:
+        written = act_for_a_while("ppo_cartpole", tmp_path, 60, *settings, role=role, version=version)
+        return {steps.observation[0].tobytes() for steps, _, _ in written.items if steps.first[0]}
+
+    first, same, later = beginnings(0), beginnings(0), beginnings(1)
+    assert first & same  # control: the seed decides
+    assert not first & later
 
 
 def test_one_ladder_covers_both_kinds_of_actor() -> None:
