@@ -15,6 +15,7 @@ MEASUREMENTS = {
     "replay_write": "steps/s into replay, beside Reverb alone",
     "replay_read": "items/s out of 1, 2 and 4 shards, beside a bare TrajectoryDataset",
     "weights": "publishing 32 MB of weights at every learner step, beside a bare insert and sample",
+    "checkpoint": "a checkpoint of a table of 1 GB, and how long it holds up who reads and writes",
     "learner_wait": "how long the learner waits for data, off-policy with a full table",
     "learner_devices": "an update on 1, 2 and 4 devices, and the bytes that cross between them",
     "learner_overlap": "whether batches are put on the devices while an update runs, as a timeline",
