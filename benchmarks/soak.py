@@ -18,7 +18,7 @@ from benchmarks.programs import Running, program
 from replay.canary import Canary
 
 PERIOD = 10.0  # seconds between two samples
-WARM_UP = 600.0  # seconds that don't count, at most a third of the whole
+WARM_UP = 1800.0  # seconds that don't count, at most a third of the whole: heaps grow to what the busiest moment needs
 TIMEOUT = 30.0  # seconds for a canary: a busy machine keeps a process waiting for some
 
 

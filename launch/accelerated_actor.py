@@ -84,7 +84,6 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
         metrics.write({"state": f"waiting: weights from {addresses[own_shard]}"})
         version = wait_for_weights(fetcher, addresses[own_shard], stop)
         if version is not None:
-            logging.info("Acting on %s.", jax.devices()[0])
             _act(assignment, version, parts, SharedWeights(fetcher), fetcher, metrics, stop)
     finally:
         metrics.write({"state": "stopping"})
@@ -109,6 +108,7 @@ def _act(
         for thread in range(config.threads)
     ]
     actors[0].compile()
+    logging.info("Acting with the weights of learner step %d, on %s.", weights.newest().version, jax.devices()[0])
     threads = Threads(stop.set)
     for actor in actors:
         for function, name in ((actor.act, "act"), (actor.write, "write")):

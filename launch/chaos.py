@@ -153,6 +153,7 @@ class Chaos:
         if recovery is None:
             self.problems.append(f"{role} did not work again within {DEADLINE:.0f} s of {fault}")
         self._wait_for_moves(time.time())
+        self._rates.append(self.state().learner_steps_per_second)
         lost_steps = 0
         if role.startswith("learner-") and FAULTS[fault].ends_process:
             lost_steps = max(0, before.learner_steps - self._program.restored_step())

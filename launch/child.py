@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from absl import flags, logging
 
-from launch.chaos_signal import CHAOS_VARIABLE, RAISE_SIGNAL
+from launch import chaos_signal
 from launch.processes import RoleRequest, die_with
 
 DUMP_SIGNAL = signal.SIGUSR1  # writes every thread's Python stack to the log, even while C++ holds the thread
@@ -113,8 +113,9 @@ def _stop_on_signal(stop: threading.Event) -> None:
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    if CHAOS_VARIABLE in os.environ:
-        signal.signal(RAISE_SIGNAL, _raise)
+    if chaos_signal.CHAOS_VARIABLE in os.environ:
+        signal.signal(chaos_signal.RAISE_SIGNAL, _raise)
+        signal.signal(chaos_signal.DELAY_SIGNAL, chaos_signal.delay)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOP_SIGNALS)
 
 

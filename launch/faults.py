@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launch import learner_manifests
-from launch.chaos_signal import RAISE_SIGNAL
+from launch.chaos_signal import DELAY_SECONDS, DELAY_SIGNAL, RAISE_SIGNAL
 from launch.run_directory import RunDirectory
 from launch.run_state import RunStatus, read_status
 from replay import shard_manifests
@@ -22,6 +22,7 @@ PAUSE_SECONDS = 3.0  # that a paused role stands still, and a disk is busy
 WORKING = {
     "replay": "Serving replay-",
     "actor": "Acting with the weights of learner step",
+    "accelerated_actor": "Acting with the weights of learner step",
     "learner": "First learner step done",
     "evaluator": "Evaluating the weights of learner step",
     "monitor": "Watching",
@@ -132,6 +133,11 @@ def _damage(program: Program, name: str) -> None:
     program.signal(name, signal.SIGKILL)
 
 
+def _delay(program: Program, name: str) -> None:
+    program.signal(name, DELAY_SIGNAL)
+    time.sleep(DELAY_SECONDS)
+
+
 def _load_disk(program: Program, name: str) -> None:
     """Writes to the run's disk, and waits for it, again and again."""
     del name  # all are struck
@@ -154,5 +160,6 @@ FAULTS: Mapping[str, Fault] = {
     "stop": Fault("SIGSTOP for good", lambda program, name: program.signal(name, signal.SIGSTOP), True),
     "pause": Fault(f"SIGSTOP, and SIGCONT {PAUSE_SECONDS:g} s later", _pause, False),
     "damage": Fault("a flipped bit in its newest checkpoint, then SIGKILL", _damage, True, ("replay", "learner")),
+    "delay": Fault(f"publishes no weights for {DELAY_SECONDS:g} s", _delay, False, ("learner",)),
     "disk": Fault(f"a disk kept busy for {PAUSE_SECONDS:g} s", _load_disk, False, ("monitor",)),
 }

@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from agents.agent import LearnerState, Params, Update
 from agents.data_parallel import AXIS, each_share, split_over
 from launch.assembly import Parts, assemble, key_of
+from launch.chaos_signal import is_delayed
 from launch.checkpoint_clock import CheckpointClock
 from launch.checkpoints import LearnerCheckpoints
 from launch.learner_group import LearnerGroup
@@ -220,7 +221,7 @@ class _Loop:
                 self._lags.append(self._steps - batch.version_mean)
                 self._steps += 1
                 self._unpublished = self._unpublished or self._steps % self._config.publish_period == 0
-            if self._unpublished and time.monotonic() >= self._publish_at:
+            if self._unpublished and time.monotonic() >= self._publish_at and not is_delayed():
                 self._publish()
             if previous is None:
                 jax.block_until_ready(metrics)
@@ -253,7 +254,7 @@ class _Loop:
         A copy of the weights waits for the update that makes them: one at every step would keep this thread from
         fetching the next batch meanwhile, for weights that are replaced before their turn comes.
         """
-        if self._unpublished:
+        if self._unpublished and not is_delayed():
             self._publish()
 
     def _next_batches(self) -> Sequence[ReplayBatch]:

@@ -13,6 +13,7 @@ import pytest
 from launch.chaos import Injection, Verdict, plan
 from launch.faults import FAULTS, Program, log_time
 from launch.run_directory import RunDirectory
+from launch.run_state import read_status
 from tests.launch.programs import REPOSITORY, environment
 
 
@@ -34,6 +35,23 @@ def test_a_program_gets_over_faults_of_each_kind(tmp_path: Path) -> None:
     learner = (tmp_path / "latest" / "logs" / "learner-0.log").read_text()
     assert "An exception that launch.chaos asked for." in learner
     assert "is skipped" in learner
+
+
+@pytest.mark.slow
+def test_weights_that_are_held_back_leave_the_learner_learning(tmp_path: Path) -> None:
+    faults = ("--faults=delay", "--rounds=1", "--set", f"run.directory={tmp_path}", "run.target_return=inf")
+    seen: dict[int, set[int]] = {}  # learner steps at which an actor said so, by the version that it acted with
+    with subprocess.Popen(command("--config=apex_catch", *faults), cwd=REPOSITORY, env=environment()) as process:
+        while process.poll() is None:
+            status = read_status(tmp_path / "latest" / "status.json")
+            for role in status.state.roles if status else ():
+                if status and role.name == "actor-0" and role.version:
+                    seen.setdefault(role.version, set()).add(status.state.learner_steps)
+            time.sleep(0.2)
+    assert process.returncode == 0
+    steps = sorted((max(steps) - min(steps), version) for version, steps in seen.items())
+    assert steps[-1][0] > 5 * max(1, steps[len(steps) // 2][0]), steps  # one version was acted with for long
+    assert max(seen) > steps[-1][1]  # and newer ones after it
 
 
 @pytest.mark.slow
