@@ -6,6 +6,8 @@ One default for each number, with its unit; every field can be set on the comman
 import dataclasses
 from typing import Any, Literal
 
+RoleName = Literal["replay", "actor", "accelerated_actor", "learner", "evaluator", "monitor"]
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentConfig:
@@ -99,6 +101,7 @@ class SupervisionConfig:
     restarts: int = 5  # of one role within `window`, each after a longer pause; one more failure ends the run; 0: none
     window: float = 600.0  # seconds
     silence: float = 30.0  # seconds without a sign of life after which a role is killed and has failed; 0: never
+    final: tuple[RoleName, ...] = ()  # roles that aren't started again: the first failure of one ends the run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,7 +17,7 @@ from launch.display import Display
 from launch.placement import devices_of, gpus
 from launch.processes import COORDINATOR, role_environment
 from launch.program import Outcome, run_program
-from launch.restarts import RestartPolicy
+from launch.restarts import policy_of
 from launch.roles import Assignment, counts_of
 from launch.run_checkpoints import tied
 from launch.run_directory import RunDirectory, make_run_directory
@@ -84,7 +84,7 @@ def run(experiment: Experiment, directory: RunDirectory) -> int:
             start=experiment.run.start,
             environments=environments_of(experiment, assignments),
             on_tick=display.update,
-            policy=RestartPolicy(most=experiment.supervision.restarts, window=experiment.supervision.window),
+            policy=policy_of(experiment.supervision),
             silence=experiment.supervision.silence,
         )
         display.close(outcome.reason)

@@ -27,7 +27,7 @@ from launch import command_line, warm
 from launch.hub import Hub
 from launch.probe import HEARTBEAT, READY
 from launch.processes import RoleRequest, listen, role_environment, signal_name
-from launch.restarts import NEVER, RestartPolicy
+from launch.restarts import NEVER, policy_of
 from launch.roles import FUNCTIONS, Assignment
 from launch.supervisor import Supervisor
 
@@ -200,10 +200,9 @@ class Node:
             signal.signal(number, self._note)
         if self._spec.role != "replay" and not self._wait_for_names():
             return 128 + self._signal
-        supervision = self._spec.experiment.supervision
         several = len(self._assignments) > 1
         # One role's failure is the pod's, and Kubernetes starts that again; of several, the others should go on.
-        policy = RestartPolicy(most=supervision.restarts, window=supervision.window) if several else NEVER
+        policy = policy_of(self._spec.experiment.supervision) if several else NEVER
         roles = {each.name: each.role for each in self._assignments}
         hub = Hub(self._requests(), roles, dict.fromkeys(roles, "node"), GRACE, policy)
         supervisor = Supervisor("node", hub.address, self._start_warm() if several else "")

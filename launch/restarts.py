@@ -2,6 +2,8 @@
 
 import dataclasses
 
+from configs.experiment import SupervisionConfig
+
 FIRST_PAUSE = 0.5  # seconds before the first restart; doubles with each further one
 LONGEST_PAUSE = 10.0  # seconds
 
@@ -12,9 +14,15 @@ class RestartPolicy:
 
     most: int = 0  # restarts of one role within `window`; with one more failure the run ends
     window: float = 600.0  # seconds
+    final: tuple[str, ...] = ()  # roles that are never started again
 
 
 NEVER = RestartPolicy()
+
+
+def policy_of(config: SupervisionConfig) -> RestartPolicy:
+    """What an experiment says of it."""
+    return RestartPolicy(most=config.restarts, window=config.window, final=config.final)
 
 
 class Restarts:
@@ -26,10 +34,12 @@ class Restarts:
         self.counts: dict[str, int] = {}  # restarts that were granted, by role name
 
     def failed(self, name: str, now: float) -> float | None:
-        """Notes a failure at `now` (seconds). The pause before a restart, in seconds; None: it has failed too often."""
+        """Notes a failure at `now` (seconds). The pause before a restart, in seconds; None: it has failed too often, or
+        is of a role that isn't started again.
+        """
         recent = [time for time in self._failures.get(name, ()) if now - time < self._policy.window]
         self._failures[name] = [*recent, now]
-        if len(recent) >= self._policy.most:
+        if len(recent) >= self._policy.most or name.partition("-")[0] in self._policy.final:
             return None
         self.counts[name] = self.counts.get(name, 0) + 1
         return min(FIRST_PAUSE * 2.0 ** len(recent), LONGEST_PAUSE)

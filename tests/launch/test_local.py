@@ -94,7 +94,7 @@ def test_what_cannot_run_is_refused_before_any_role_starts(tmp_path: Path) -> No
 
 @pytest.mark.slow
 def test_a_loss_that_is_no_number_ends_the_learner(tmp_path: Path) -> None:
-    overrides = ("agent_config.learning_rate=1e38", "supervision.restarts=0", "run.seconds=60")
+    overrides = ("agent_config.learning_rate=1e38", "supervision.final=learner", "run.seconds=60")
     done = run_program("impala_catch", tmp_path, *overrides, timeout=120)
     assert done.code == 1, done.output
     assert "learner-0 failed" in done.output

@@ -23,6 +23,13 @@ def test_without_a_policy_the_first_failure_is_the_last() -> None:
     assert Restarts(NEVER).failed("learner-0", 5.0) is None
 
 
+def test_a_final_roles_first_failure_is_its_last() -> None:
+    restarts = Restarts(RestartPolicy(most=5, final=("learner", "accelerated_actor")))
+    assert restarts.failed("learner", 0.0) is None  # as several processes of one learner are named
+    assert restarts.failed("accelerated_actor-0", 0.0) is None
+    assert restarts.failed("actor-0", 0.0) == 0.5  # control
+
+
 @pytest.mark.parametrize("most", [1, 3])
 def test_as_many_as_allowed(most: int) -> None:
     restarts = Restarts(RestartPolicy(most=most))
