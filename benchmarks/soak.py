@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 def watch(running: Running, minutes: float) -> Iterator[Sample]:
     """A sample every PERIOD, from the first learner step on."""
-    running.wait_for("learner-0", "First learner step done")
+    running.wait_for("learner-0", "First learner step done", 600.0)
     addresses = [
         running.log(f"replay-{index}").rsplit("Serving", 1)[1].split(" at ")[1].split()[0].rstrip(".")
         for index in range(len(running.status()["state"]["shards"]))
