@@ -36,7 +36,7 @@ class DevicesConfig:
     """Which devices each role gets, by id; it sees no others. GPUs where there are any, else as many CPU devices."""
 
     actor: tuple[int, ...] = ()  # one for each accelerated actor, in their order; none: they act on the CPU
-    learner: tuple[int, ...] = ()  # the batch is split over them; none: the learner computes on the CPU
+    learner: tuple[int, ...] = ()  # the batch is split over them, and they over learner.processes; none: on the CPU
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)

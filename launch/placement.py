@@ -21,7 +21,8 @@ def devices_of(experiment: Experiment, role: str, index: int) -> tuple[int, ...]
     """The ids that a process may use; none: it computes on the CPU."""
     devices = experiment.devices
     if role == "learner":
-        return devices.learner
+        own = len(devices.learner) // experiment.learner.processes
+        return devices.learner[index * own : (index + 1) * own]
     if role == "accelerated_actor" and devices.actor:
         return devices.actor[index : index + 1]
     return ()
@@ -54,6 +55,7 @@ def check_placement(experiment: Experiment, present: Collection[int] = ()) -> No
             f"{len(devices.actor)}, or devices.actor to {topology.accelerated_actors} ids."
         )
     if devices.learner:
+        _check_processes(devices.learner, experiment.learner.processes)
         check_divides(
             "learner.batch_size",
             experiment.learner.batch_size,
@@ -71,6 +73,16 @@ def check_divides(field: str, value: int, over: str, parts: int) -> None:
         raise ValueError(
             f"{field}={value} doesn't divide over the {parts} of {over}. "
             f"Set {field}={f'{below} or ' if below else ''}{above}."
+        )
+
+
+def _check_processes(ids: Sequence[int], processes: int) -> None:
+    if len(ids) % processes:
+        fitting = [each for each in range(1, len(ids) + 1) if len(ids) % each == 0]
+        nearest = min(fitting, key=lambda each: abs(each - processes))
+        raise ValueError(
+            f"devices.learner={_text(ids)} holds {len(ids)} devices for learner.processes={processes}: each process has "
+            f"as many of its own. Set learner.processes={nearest}, or devices.learner to a multiple of {processes} ids."
         )
 
 

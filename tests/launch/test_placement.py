@@ -22,6 +22,13 @@ def test_each_process_gets_its_own() -> None:
     assert devices_of(preset("sebulba_cartpole"), "accelerated_actor", 0) == ()
 
 
+def test_learner_processes_share_the_learners_devices_out() -> None:
+    several = apply_overrides(preset("sebulba_cartpole"), ["learner.processes=2", "devices.learner=1,2,3,5"])
+    assert [devices_of(several, "learner", index) for index in range(2)] == [(1, 2), (3, 5)]
+    check_placement(several)
+    assert devices_of(apply_overrides(several, ["devices.learner=()"]), "learner", 1) == ()
+
+
 def test_gpus_are_named_and_cpu_devices_are_forced() -> None:
     named = role_environment("learner", (1, 2), environ={})
     assert (named["CUDA_VISIBLE_DEVICES"], named["JAX_PLATFORMS"]) == ("1,2", "cuda,cpu")
