@@ -9,6 +9,7 @@ from kubernetes import client as k8s
 
 from configs import serialization
 from configs.experiment import Experiment
+from launch.roles import counts_of
 from launch.sizing import MIB, SHARED_MEMORY, Needs, Size, needs_of
 
 PORT = 8000  # of every shard: each has an address of its own
@@ -74,7 +75,7 @@ def check_topology(experiment: Experiment) -> None:
     topology = experiment.topology
     for field, value in (
         ("topology.shards", topology.shards),
-        ("topology.actors", topology.actors),
+        ("topology.actors", topology.actors + topology.accelerated_actors),
         ("topology.actors_per_pod", topology.actors_per_pod),
         ("learner.processes", experiment.learner.processes),
     ):
@@ -90,15 +91,12 @@ def check_topology(experiment: Experiment) -> None:
 
 def make_manifests(run: Run) -> dict[str, list[dict[str, Any]]]:
     """The objects as plain data, by file name (one file a kind)."""
+    counts = pods_of(run)
     kinds: dict[str, Sequence[Any]] = {
         "configmap.yaml": [_config_map(run)],
         "services.yaml": [_headless(run, "replay", PORT), _headless(run, "learner", COORDINATOR_PORT)],
         "statefulset.yaml": [_shards(run)],
-        "jobs.yaml": [
-            _job(run, "learner", run.experiment.learner.processes),
-            _job(run, "actor", run.actor_pods),
-            _job(run, "monitor", 1),
-        ],
+        "jobs.yaml": [_job(run, role, counts[role]) for role in JOBS if counts[role]],
         "deployment.yaml": [_evaluator(run)] if run.experiment.topology.evaluators else [],
         "persistentvolumeclaims.yaml": [_claim(run, "learner"), _claim(run, "monitor")],
         "networkpolicies.yaml": [
@@ -109,6 +107,11 @@ def make_manifests(run: Run) -> dict[str, list[dict[str, Any]]]:
     }
     sanitize = k8s.ApiClient().sanitize_for_serialization
     return {file: [sanitize(each) for each in objects] for file, objects in kinds.items() if objects}
+
+
+def pods_of(run: Run) -> dict[str, int]:
+    """How many pods, or containers, play each role."""
+    return counts_of(run.experiment) | {"actor": run.actor_pods}
 
 
 def labels_of(run: Run, role: str = "") -> dict[str, str]:
@@ -139,7 +142,7 @@ def command_of(role: str) -> list[str]:
 
 def _meta(run: Run, name: str, role: str = "") -> k8s.V1ObjectMeta:
     return k8s.V1ObjectMeta(
-        name=f"{run.name}-{name}",
+        name=f"{run.name}-{dns_name(name)}",
         labels={**labels_of(run, role), "app.kubernetes.io/managed-by": "launch.kubernetes"},
         annotations={DIGEST: run.digest},
     )
@@ -197,6 +200,7 @@ def _shards(run: Run) -> k8s.V1StatefulSet:
 
 def _job(run: Run, role: str, count: int) -> k8s.V1Job:
     """Pods with an index each, which a pod that takes another's place keeps."""
+    supervision = run.experiment.supervision
     return k8s.V1Job(
         api_version="batch/v1",
         kind="Job",
@@ -205,7 +209,7 @@ def _job(run: Run, role: str, count: int) -> k8s.V1Job:
             completion_mode="Indexed",
             completions=count,  # equal to parallelism: then both may change together while it runs
             parallelism=count,
-            backoff_limit_per_index=run.experiment.supervision.restarts,
+            backoff_limit_per_index=0 if role in supervision.final else supervision.restarts,
             pod_failure_policy=k8s.V1PodFailurePolicy(
                 rules=[
                     k8s.V1PodFailurePolicyRule(
@@ -217,7 +221,7 @@ def _job(run: Run, role: str, count: int) -> k8s.V1Job:
                     k8s.V1PodFailurePolicyRule(
                         action="FailJob",
                         on_exit_codes=k8s.V1PodFailurePolicyOnExitCodesRequirement(
-                            container_name=role, operator="In", values=[UNUSABLE]
+                            container_name=dns_name(role), operator="In", values=[UNUSABLE]
                         ),
                     ),
                 ]
@@ -321,18 +325,19 @@ def _pod(run: Run, role: str, needs: Needs, restart: str) -> k8s.V1PodTemplateSp
 
 def _container(run: Run, role: str, needs: Needs) -> k8s.V1Container:
     memory = mebibytes(needs.memory)
+    gpus = {GPU: str(needs.gpus)} if needs.gpus else {}
     mounts = {"run": RUN_DIRECTORY, "config": CONFIG_DIRECTORY, "tmp": "/tmp"}
     if role in SHARES:
         mounts["shm"] = "/dev/shm"
     return k8s.V1Container(
-        name=role,
+        name=dns_name(role),
         image=run.image,
         command=None,  # the image's entry point is an init
         args=command_of(role),
         env=[k8s.V1EnvVar(name=name, value=value) for name, value in environment_of(run, role).items()],
         ports=[k8s.V1ContainerPort(name="grpc", container_port=PORT)] if role == "replay" else None,
         resources=k8s.V1ResourceRequirements(
-            requests={"cpu": f"{needs.cpu * 1000:.0f}m", "memory": memory}, limits={"memory": memory}
+            requests={"cpu": f"{needs.cpu * 1000:.0f}m", "memory": memory, **gpus}, limits={"memory": memory, **gpus}
         ),
         # A server that writes a checkpoint is slow to answer: two minutes are no sign of death.
         startup_probe=_probe("started", 5, -(-needs.start_seconds // 5)),
@@ -351,6 +356,8 @@ def _container(run: Run, role: str, needs: Needs) -> k8s.V1Container:
     )
 
 
+JOBS = ("learner", "actor", "accelerated_actor", "monitor")  # roles of pods with an index that may end
+GPU = "nvidia.com/gpu"  # as NVIDIA's device plugin counts them
 SHARES = ("actor", "learner")  # roles of several processes in a pod, or of collectives: these use /dev/shm
 
 
@@ -377,6 +384,11 @@ def _volumes(run: Run, role: str, needs: Needs) -> list[k8s.V1Volume]:
         source = k8s.V1PersistentVolumeClaimVolumeSource(claim_name=f"{run.name}-{role}")
         volumes.append(k8s.V1Volume(name="run", persistent_volume_claim=source))
     return volumes
+
+
+def dns_name(role: str) -> str:
+    """A role in the name of an object, a container or a host."""
+    return role.replace("_", "-")
 
 
 def mebibytes(count: int) -> str:

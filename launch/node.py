@@ -33,7 +33,7 @@ from launch.supervisor import Supervisor
 
 ROLES = tuple(role for role in FUNCTIONS if role != "preflight")
 SINGLE_ROLES = ("learner", "evaluator", "monitor")  # index 0 where none is given
-DEVICE_ROLES = ("learner",)  # see the accelerators of the container
+DEVICE_ROLES = ("learner", "accelerated_actor")  # see the accelerators of the container
 GRACE = 20.0  # seconds to stop in; a pod's terminationGracePeriodSeconds must be longer
 NAME_SECONDS = 30.0  # that all names get to be known in before some are enough: gRPC asks again only after as long
 PATIENCE = 10.0  # seconds between two words on what is waited for

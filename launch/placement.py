@@ -81,7 +81,7 @@ def _check_processes(ids: Sequence[int], processes: int) -> None:
         fitting = [each for each in range(1, len(ids) + 1) if len(ids) % each == 0]
         nearest = min(fitting, key=lambda each: abs(each - processes))
         raise ValueError(
-            f"devices.learner={_text(ids)} holds {len(ids)} devices for learner.processes={processes}: each process has "
+            f"devices.learner={_text(ids)} holds {len(ids)} devices for learner.processes={processes}: each has "
             f"as many of its own. Set learner.processes={nearest}, or devices.learner to a multiple of {processes} ids."
         )
 

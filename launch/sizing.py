@@ -11,7 +11,14 @@ MIB = 2**20
 # Bytes that a process has beside its role's own: the imports of Reverb, TensorFlow and JAX take 400 to 600 MB.
 IMPORTS = 600 * MIB
 # Bytes of a role's own before it holds any data: docs/benchmarks.md, "memory that is a role's own", two cores.
-OWN = {"actor": 65 * MIB, "evaluator": 57 * MIB, "learner": 165 * MIB, "monitor": 56 * MIB, "replay": 29 * MIB}
+OWN = {
+    "actor": 65 * MIB,
+    "accelerated_actor": 65 * MIB,  # a guess: a CPU actor's, for each thread
+    "evaluator": 57 * MIB,
+    "learner": 165 * MIB,
+    "monitor": 56 * MIB,
+    "replay": 29 * MIB,
+}
 # Full tables differ from memory_of by at most a quarter: tests/replay/test_server.py holds it to that.
 TABLES = 1.25
 # A role's own memory was measured after a start on CartPole: what a longer run, another environment and network add is
@@ -42,6 +49,7 @@ class Needs:
     start_seconds: int = IMPORT_SECONDS  # until it must have started
     stop_seconds: int = STOP_SECONDS  # between SIGTERM and SIGKILL
     disk: int = 0  # bytes of its volume; 0: it keeps nothing
+    gpus: int = 0
 
 
 def size_of(experiment: Experiment) -> Size:
@@ -82,6 +90,14 @@ def needs_of(role: str, experiment: Experiment, size: Size) -> Needs:
             # An actor that runs free takes a core (docs/benchmarks.md, learner_wait).
             cpu = count * max(1, experiment.environment.threads)
             return Needs(cpu=cpu, memory=IMPORTS + count * own + SHARED_MEMORY)
+        case "accelerated_actor":
+            accelerated = experiment.accelerated
+            own = int(OWN[role] * HEADROOM) + experiment.actor.items_in_flight * size.item
+            return Needs(
+                cpu=accelerated.threads * accelerated.environment_threads + 1,  # acting, and a core for what writes
+                memory=IMPORTS + accelerated.threads * own,
+                gpus=1 if experiment.devices.actor else 0,
+            )
         case "learner":
             learner = experiment.learner
             batches = (learner.prefetch + 2) * learner.batch_size  # prefetched, being trained on, being assembled
@@ -90,6 +106,7 @@ def needs_of(role: str, experiment: Experiment, size: Size) -> Needs:
                 cpu=learner.threads + 1,  # reading takes a core beside the update's (docs/benchmarks.md, learner_wait)
                 memory=base + items * size.item + SHARED_MEMORY,
                 disk=1024 * MIB * (learner.checkpoints_kept + 1),  # a guess: states of megabytes fit by far
+                gpus=len(experiment.devices.learner) // learner.processes,
             )
         case "evaluator":
             return Needs(cpu=1, memory=base)

@@ -2,14 +2,13 @@
 
 import math
 
-from launch.manifests import COORDINATOR_PORT, PORT, Run
-from launch.roles import counts_of
+from launch.manifests import COORDINATOR_PORT, PORT, Run, pods_of
 from launch.sizing import MIB, needs_of
 
 
 def make_script(run: Run) -> str:
     """The script; config.json lies beside it. Shards differ in port, for several may share a node."""
-    counts = counts_of(run.experiment) | {"actor": run.actor_pods}
+    counts = {role: count for role, count in pods_of(run).items() if count}
     needs = {role: needs_of(role, run.experiment, run.size) for role in counts}
     lines = [
         "#!/bin/bash",
@@ -17,13 +16,14 @@ def make_script(run: Run) -> str:
         f"#SBATCH --job-name={run.name}",
         "#SBATCH --output=%x-%j.log",
     ]
-    roles = [role for role, count in counts.items() if count]
-    for place, role in enumerate(roles):
+    for place, role in enumerate(counts):
         if place:
             lines.append("#SBATCH hetjob")
         lines.append(f"#SBATCH --ntasks={counts[role]}")
         lines.append(f"#SBATCH --cpus-per-task={math.ceil(needs[role].cpu)}")
         lines.append(f"#SBATCH --mem-per-cpu={math.ceil(needs[role].memory / MIB / math.ceil(needs[role].cpu))}M")
+        if needs[role].gpus:
+            lines.append(f"#SBATCH --gpus-per-task={needs[role].gpus}")
     lines += [
         "set -euo pipefail",
         "",
@@ -48,7 +48,7 @@ def make_script(run: Run) -> str:
             f'export ANTIPHON_COORDINATOR="$coordinator:{COORDINATOR_PORT}"',
         ]
     lines.append("")
-    for place, role in enumerate(roles):
+    for place, role in enumerate(counts):
         if role == "monitor":
             lines.append("# The monitor's end is the run's; what still runs is stopped with the job.")
         srun = f"srun --het-group={place} --kill-on-bad-exit=0 python -m launch.node --role={role}"

@@ -112,6 +112,26 @@ def test_eight_actors_in_a_pod_share_its_imports() -> None:
     assert memory(eight, "Job", "run-actor") < 8 * memory(one, "Job", "run-actor") / 3
 
 
+def test_roles_with_devices_ask_for_gpus_and_others_for_none() -> None:
+    config, overrides = TOPOLOGIES["accelerated"]
+    objects = objects_of(make_run(config, *overrides))
+    assert ("Job", "run-actor") not in objects
+    asked = {}
+    for (kind, name), document in objects.items():
+        if "template" in document.get("spec", {}):
+            limits = document["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+            asked[kind, name] = limits.get("nvidia.com/gpu")
+    job = objects["Job", "run-accelerated-actor"]["spec"]
+    assert job["completions"] == 2
+    assert asked.pop(("Job", "run-accelerated-actor")) == "1"  # each has one of devices.actor
+    assert asked.pop(("Job", "run-learner")) == "2"
+    assert set(asked.values()) == {None}
+    two = ["learner.processes=2", "topology.accelerated_actors=1", "devices.actor=()"]
+    run = make_run(config, *overrides, *two)
+    assert needs_of("learner", run.experiment, run.size).gpus == 1
+    assert needs_of("accelerated_actor", run.experiment, run.size).gpus == 0  # it acts on the CPU
+
+
 def test_shards_without_checkpoints_have_no_volume() -> None:
     spec = objects_of(make_run("apex_cartpole", "shard.checkpoint_period=0"))[("StatefulSet", "run-replay")]["spec"]
     assert "volumeClaimTemplates" not in spec

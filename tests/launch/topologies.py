@@ -20,6 +20,16 @@ FORMATS = ("kubernetes", "compose", "slurm")
 TOPOLOGIES = {
     "small": ("apex_cartpole", ()),
     "many-actors": ("apex_pong", ("topology.shards=4", "topology.actors=256", "topology.actors_per_pod=8")),
+    "accelerated": (
+        "sebulba_pong",
+        (
+            "topology.accelerated_actors=2",
+            "devices.actor=0,1",
+            "devices.learner=2,3",
+            "learner.batch_size=16",
+            "agent_config.replay.max_size=32",
+        ),
+    ),
     "two-hosts": ("apex_cartpole", ("learner.processes=2",)),
 }
 
