@@ -45,7 +45,8 @@ class Cluster:
     def start(self, *names: str) -> None:
         """Starts containers in this order; one that was lost gets its folder again, and a new address."""
         for name in names:
-            pod, volume = self.pods[name], self._folder / name
+            pod = self.pods[name]
+            volume = self._folder / pod.folder
             volume.mkdir(exist_ok=True)
             os.chown(volume, 1000, 1000)
             self._made.add(name)
@@ -78,7 +79,7 @@ class Cluster:
         """What the monitor wrote last; empty before."""
         (monitor,) = self.named("monitor")
         try:
-            found: dict[str, Any] = json.loads((self._folder / monitor.name / "status.json").read_text())
+            found: dict[str, Any] = json.loads((self._folder / monitor.folder / "status.json").read_text())
         except FileNotFoundError:
             return {}
         return found

@@ -17,6 +17,12 @@ class Pod:
     environment: Mapping[str, str]
     volumes: Mapping[str, Mapping[str, Any]]  # by name, of the pod; a StatefulSet's claims are not among them
 
+    @property
+    def folder(self) -> str:
+        """Of its run: that of a claim, which pods of one Job share, or one of its own."""
+        claim: str = self.volumes.get("run", {}).get("persistentVolumeClaim", {}).get("claimName", self.name)
+        return claim
+
     def arguments(self, network: str, folder: Path, label: str) -> list[str]:
         """Of `podman run`. `folder` gets the run's folder and holds config/."""
         words = [f"--name={self.name}", f"--hostname={self.name}", f"--network={network}", f"--label={label}"]
@@ -34,7 +40,7 @@ class Pod:
         if volume == "shm":
             return [f"--shm-size={source['emptyDir']['sizeLimit'].removesuffix('i').lower()}"]
         if volume == "run":
-            return [f"--volume={folder / self.name}:{path}"]
+            return [f"--volume={folder / self.folder}:{path}"]
         return [f"--tmpfs={path}:mode=1777"]
 
 

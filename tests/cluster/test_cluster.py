@@ -82,7 +82,7 @@ def record(values: dict[str, Any]) -> None:
 
 
 def test_it_learns_whatever_starts_first(make_cluster):
-    cluster = make_cluster("learns")
+    cluster = make_cluster("learns", "learner.processes=2")
     shards = names_of(cluster, "replay")
     others = names_of(cluster, "monitor", "evaluator", "actor", "learner")
     actor, (monitor,) = names_of(cluster, "actor")[0], names_of(cluster, "monitor")
