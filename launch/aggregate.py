@@ -325,10 +325,12 @@ class Aggregate:
         }
 
     def restore(self, state: RunState, saved: Mapping[str, Any]) -> None:
-        """Goes on from an earlier monitor's last state and save()."""
+        """Goes on from an earlier monitor's last state and save(). Since when a role has had its weights is not known:
+        much may have happened meanwhile.
+        """
         for name, role in saved["roles"].items():
             counters = {key: Counter(**counter) for key, counter in role["counters"].items()}
-            self._roles[name] = _Role(**{**role, "counters": counters})
+            self._roles[name] = _Role(**{**role, "counters": counters, "version": None})
         self._returns.extend(saved["returns"])
         self._return_history.extend(state.training_returns)
         self._evaluation, self._best = state.evaluation, state.best_evaluation

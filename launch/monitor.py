@@ -82,7 +82,8 @@ class Monitor:
         self._say_at = time.monotonic() + PATIENCE
         self._advice: tuple[str, ...] = ()
         self._alarms: tuple[str, ...] = ()
-        self._lost = 0.0  # items with their shards, that were spoken of
+        # Items with their shards, that were spoken of.
+        self._lost = earlier.state.counts.get("replay.items_lost", 0.0) if earlier else 0.0
 
     def look(self) -> str:
         """Takes in what is new and writes it down; why the run is over, "" while it goes on."""

@@ -12,6 +12,7 @@ import pytest
 from launch.aggregate import Aggregate
 from launch.run_directory import to_json
 from launch.run_state import Limits, RunStatus, ShardStatus, read_status
+from launch.waits import stale_weights
 
 START = 1_000.0  # seconds
 
@@ -174,6 +175,19 @@ def test_a_run_goes_on_from_its_file(tmp_path: Path) -> None:
     fresh = make_aggregate()
     fresh.add([actor(0, 3, 60, pid=8)], START + 6)
     assert fresh.environment_steps == 60  # control: without the file the rest is lost
+
+
+def test_weights_are_not_stale_for_the_time_that_a_run_stood_still() -> None:
+    run = make_aggregate()
+    run.add([actor(0, 1, 10, version=5), Said("learner", 0, 1, {"learner_steps": 900})], START)
+    later = START + 500
+    assert stale_weights(run.state(later), 1, later)  # control: so it is if it ran all the time
+    again = make_aggregate()
+    again.restore(run.state(START), run.save())
+    assert not stale_weights(again.state(later), 1, later)
+    again.add([actor(0, 502, 20, version=5)], later)
+    assert not stale_weights(again.state(later + 1), 1, later + 1)
+    assert stale_weights(again.state(later + 500), 1, later + 500)  # from when it was heard again
 
 
 def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
