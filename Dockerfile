@@ -12,10 +12,9 @@ COPY pyproject.toml requirements.lock scripts/runtime_requirements.py ./
 # compile a gigabyte of Python at each start would take half a minute longer.
 RUN python3.10 runtime_requirements.py pyproject.toml requirements.lock > runtime.lock \
  && python3.10 -m pip --python /opt/venv/bin/python install --no-deps --require-hashes -r runtime.lock \
- && cd /opt/venv/lib/python3.10/site-packages \
- && rm -rf tensorflow/include \
- && find . -type d \( -name tests -o -name testdata \) -prune -exec rm -rf {} + \
- && find . -name '*.a' -delete
+ && rm -rf /opt/venv/lib/python3.10/site-packages/tensorflow/include \
+ && find /opt/venv -type d \( -name tests -o -name testdata \) -prune -exec rm -rf {} + \
+ && find /opt/venv -name '*.a' -delete
 
 # The same with NVIDIA's libraries; the versions that the lock fixes stay as they are.
 FROM packages AS packages-gpu

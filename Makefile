@@ -27,6 +27,7 @@ lint: setup ## check format, lint, types and which folder imports which
 	@$(RUN) -m ruff check .
 	@$(RUN) -m mypy .
 	@$(RUN) -c "from importlinter.cli import lint_imports_command; lint_imports_command()"
+	@.venv/bin/hadolint Dockerfile
 
 check: lint ## lint, and the tests that are fast
 	@$(RUN) -m pytest -m "not slow and not big" $(ARGS)
