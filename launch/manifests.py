@@ -9,6 +9,7 @@ from kubernetes import client as k8s
 
 from configs import serialization
 from configs.experiment import Experiment
+from launch.processes import STOP_VARIABLE
 from launch.roles import counts_of
 from launch.sizing import MIB, SHARED_MEMORY, Needs, Size, needs_of
 
@@ -129,6 +130,7 @@ def environment_of(run: Run, role: str) -> dict[str, str]:
         "ANTIPHON_ADDRESSES": ",".join(run.addresses),
         "ANTIPHON_RUN_DIRECTORY": RUN_DIRECTORY,
         "HOME": "/tmp",  # caches of libraries: the image is read-only
+        STOP_VARIABLE: str(needs_of(role, run.experiment, run.size).stop_seconds),
         **({"ANTIPHON_ACTORS_PER_POD": str(run.experiment.topology.actors_per_pod)} if role == "actor" else {}),
         **({"ANTIPHON_COORDINATOR": coordinator} if role == "learner" and several else {}),
         **({"ANTIPHON_INDEX": "0"} if role in ("evaluator", "monitor") else {}),

@@ -26,7 +26,7 @@ from configs.overrides import apply_overrides
 from launch import command_line, warm
 from launch.hub import Hub
 from launch.probe import HEARTBEAT, READY
-from launch.processes import RoleRequest, listen, role_environment, signal_name
+from launch.processes import RoleRequest, listen, role_environment, signal_name, stop_seconds
 from launch.restarts import NEVER, policy_of
 from launch.roles import FUNCTIONS, Assignment
 from launch.supervisor import Supervisor
@@ -34,7 +34,8 @@ from launch.supervisor import Supervisor
 ROLES = tuple(role for role in FUNCTIONS if role != "preflight")
 SINGLE_ROLES = ("learner", "evaluator", "monitor")  # index 0 where none is given
 DEVICE_ROLES = ("learner", "accelerated_actor")  # see the accelerators of the container
-GRACE = 20.0  # seconds to stop in; a pod's terminationGracePeriodSeconds must be longer
+GRACE = 20.0  # seconds that its roles have to stop in, or more where the container has more than AFTER beside them
+AFTER = 10.0  # seconds that a node itself may take to end after them
 NAME_SECONDS = 30.0  # that all names get to be known in before some are enough: gRPC asks again only after as long
 PATIENCE = 10.0  # seconds between two words on what is waited for
 TICK = 0.2  # seconds
@@ -62,6 +63,7 @@ class NodeSpec:
     experiment: Experiment
     addresses: tuple[str, ...]
     run_directory: Path
+    grace: float = GRACE
 
     def assignments(self) -> list[Assignment]:
         """Its roles. The last node of the fleet has fewer actors where they don't divide; one beyond it has all."""
@@ -170,6 +172,7 @@ def parse_node(overrides: Sequence[str], environ: Mapping[str, str], host: str) 
         experiment=experiment,
         addresses=addresses,
         run_directory=Path(directory),
+        grace=stop_seconds(environ, AFTER, GRACE),
     )
 
 
@@ -204,7 +207,7 @@ class Node:
         # One role's failure is the pod's, and Kubernetes starts that again; of several, the others should go on.
         policy = policy_of(self._spec.experiment.supervision) if several else NEVER
         roles = {each.name: each.role for each in self._assignments}
-        hub = Hub(self._requests(), roles, dict.fromkeys(roles, "node"), GRACE, policy)
+        hub = Hub(self._requests(), roles, dict.fromkeys(roles, "node"), self._spec.grace, policy)
         supervisor = Supervisor("node", hub.address, self._start_warm() if several else "")
         thread = threading.Thread(target=supervisor.run, name="supervisor", daemon=True)
         thread.start()

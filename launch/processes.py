@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 _PR_SET_PDEATHSIG = 1
 _LARGEST_MESSAGE = 200_000  # bytes: the kernel's default send buffer holds 212,992 and a message has to fit in it
+STOP_VARIABLE = "ANTIPHON_STOP_SECONDS"  # variable: a container's seconds between SIGTERM and SIGKILL
 COORDINATOR = "ANTIPHON_COORDINATOR"  # variable: "host:port" that the first of several learner processes listens at
 _LOCAL_HOSTS = ("localhost", "127.0.0.1")
 
@@ -123,6 +124,22 @@ def connect(name: str) -> Channel:
         connection.close()
         raise
     return Channel(connection)
+
+
+def stop_seconds(environ: Mapping[str, str], keep_back: float, default: float) -> float:
+    """Seconds that something in a container has to stop in, `keep_back` of which others need after it; at least the
+    default, which also holds where no container says how long it has.
+
+    Raises:
+        ValueError: what it says is no number.
+    """
+    text = environ.get(STOP_VARIABLE, "")
+    try:
+        return max(float(text) - keep_back, default) if text else default
+    except ValueError:
+        raise ValueError(
+            f"{STOP_VARIABLE}={text!r} must be the seconds between SIGTERM and SIGKILL. Set it to 30, or not at all."
+        ) from None
 
 
 def signal_name(number: int) -> str:

@@ -1,5 +1,6 @@
 """The replay role: serves one shard until it is stopped, and keeps checkpoints of its tables."""
 
+import os
 import threading
 import time
 
@@ -7,6 +8,7 @@ from absl import logging
 
 from launch.assembly import assemble
 from launch.checkpoint_clock import LOOK_SECONDS, CheckpointClock
+from launch.processes import stop_seconds
 from launch.roles import Assignment
 from launch.run_directory import RunDirectory
 from replay.metrics import MetricsWriter
@@ -14,6 +16,7 @@ from replay.server import Shard
 from replay.shard_checkpoints import ShardCheckpoints
 
 STOP_SECONDS = 3.5  # that a checkpoint has to end in when the shard is to stop; one that takes longer isn't begun
+AFTER = 15.0  # seconds of a container's time to stop that are not for the checkpoint
 
 
 def run(assignment: Assignment, stop: threading.Event) -> str:
@@ -21,6 +24,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     experiment, address = assignment.experiment, assignment.addresses[assignment.index]
     parts = assemble(experiment)
     port = int(address.rsplit(":", 1)[1])
+    last = stop_seconds(os.environ, AFTER, STOP_SECONDS)
     if parts.plan.queue or not experiment.shard.checkpoint_period:  # what a queue holds is stale by then
         shard = Shard(port, parts.plan, parts.layout)
         saving = None
@@ -29,7 +33,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
         checkpoints = ShardCheckpoints(root, parts.plan, parts.layout, kept=experiment.shard.checkpoints_kept)
         shard = checkpoints.start(port)
         clock = CheckpointClock(RunDirectory(assignment.run_directory).request, experiment.shard.checkpoint_period)
-        saving = threading.Thread(target=_keep_saving, args=(checkpoints, shard, clock, stop), daemon=True)
+        saving = threading.Thread(target=_keep_saving, args=(checkpoints, shard, clock, stop, last), daemon=True)
         saving.start()
     metrics = MetricsWriter([shard.address], assignment.role, assignment.index)
     metrics.write({"state": "running"})
@@ -37,24 +41,24 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     stop.wait()
     metrics.close(timeout=0.5)
     if saving is not None:
-        saving.join(STOP_SECONDS)
+        saving.join(last)
     if saving is None or not saving.is_alive():
         shard.stop()
     else:  # the server would wait for it, and ends with the process
-        logging.warning(
-            "The last checkpoint takes longer than the %g s that there are: the one before it stays.", STOP_SECONDS
-        )
+        logging.warning("The last checkpoint takes longer than the %g s that there are: the one before it stays.", last)
     return ""
 
 
-def _keep_saving(checkpoints: ShardCheckpoints, shard: Shard, clock: CheckpointClock, stop: threading.Event) -> None:
-    """Saves whenever it is time to, and once more at the end if that is likely to be quick."""
+def _keep_saving(
+    checkpoints: ShardCheckpoints, shard: Shard, clock: CheckpointClock, stop: threading.Event, last: float
+) -> None:
+    """Saves whenever it is time to, and once more at the end if that is likely to end within `last` seconds."""
     taken = 0.0
     while not stop.wait(LOOK_SECONDS):
         if clock.due:
             taken = _save(checkpoints, shard)
             clock.taken(taken)
-    if taken < STOP_SECONDS / 2:
+    if taken < last / 2:
         _save(checkpoints, shard)
 
 

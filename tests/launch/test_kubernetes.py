@@ -105,6 +105,14 @@ def test_a_shard_of_large_tables_has_longer_to_start_and_to_stop() -> None:
     assert large.start_seconds - small.start_seconds == pytest.approx(400, abs=1)
 
 
+def test_every_pod_knows_how_long_it_has_to_stop() -> None:
+    for (kind, name), document in objects_of(make_run("apex_pong")).items():
+        if "template" in document.get("spec", {}):
+            pod = document["spec"]["template"]["spec"]
+            said = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+            assert said["ANTIPHON_STOP_SECONDS"] == str(pod["terminationGracePeriodSeconds"]), (kind, name)
+
+
 def test_eight_actors_in_a_pod_share_its_imports() -> None:
     one = make_run("apex_cartpole", "topology.actors=8")
     eight = make_run("apex_cartpole", "topology.actors=8", "topology.actors_per_pod=8")

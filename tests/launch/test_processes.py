@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from launch.processes import Channel, connect, listen, role_environment
+from launch.processes import Channel, connect, listen, role_environment, stop_seconds
 from launch.supervisor import Report
 
 
@@ -64,3 +64,11 @@ def test_a_message_too_large_is_refused_before_it_is_sent():
         assert isinstance(server_socket, socket.socket)
         server_socket.close()
     client.close()
+
+
+def test_a_container_that_has_longer_gives_its_roles_longer():
+    assert stop_seconds({}, 10.0, 20.0) == 20.0
+    assert stop_seconds({"ANTIPHON_STOP_SECONDS": "30"}, 10.0, 20.0) == 20.0
+    assert stop_seconds({"ANTIPHON_STOP_SECONDS": "130"}, 10.0, 20.0) == 120.0
+    with pytest.raises(ValueError, match=r"ANTIPHON_STOP_SECONDS='soon' must be .* Set it to 30"):
+        stop_seconds({"ANTIPHON_STOP_SECONDS": "soon"}, 10.0, 20.0)
