@@ -18,6 +18,10 @@ from replay.shard_checkpoints import ShardCheckpoints
 STOP_SECONDS = 3.5  # that a checkpoint has to end in when the shard is to stop; one that takes longer isn't begun
 AFTER = 15.0  # seconds of a container's time to stop that are not for the checkpoint
 
+# A server ends with its process. Freeing it first takes tables of hundreds of thousands of items apart, for seconds that
+# a shard which is to stop doesn't have.
+_kept: list[Shard] = []
+
 
 def run(assignment: Assignment, stop: threading.Event) -> str:
     """Serves shard `index` at its address until `stop` is set, beginning with its newest good checkpoint."""
@@ -35,6 +39,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
         clock = CheckpointClock(RunDirectory(assignment.run_directory).request, experiment.shard.checkpoint_period)
         saving = threading.Thread(target=_keep_saving, args=(checkpoints, shard, clock, stop, last), daemon=True)
         saving.start()
+    _kept.append(shard)
     metrics = MetricsWriter([shard.address], assignment.role, assignment.index)
     metrics.write({"state": "running"})
     logging.info("Serving %s at %s.", assignment.name, address)
@@ -42,9 +47,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
     metrics.close(timeout=0.5)
     if saving is not None:
         saving.join(last)
-    if saving is None or not saving.is_alive():
-        shard.stop()
-    else:  # the server would wait for it, and ends with the process
+    if saving is not None and saving.is_alive():
         logging.warning("The last checkpoint takes longer than the %g s that there are: the one before it stays.", last)
     return ""
 
