@@ -16,13 +16,14 @@ import socket
 import sys
 import threading
 import time
-from typing import Any, NoReturn
+from typing import Any
 
 import jax
 from absl import logging
 
 from launch.processes import COORDINATOR
 from replay.background import Patience
+from replay.reachable import unknown_hosts
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 RETRY_S = 0.2  # between two tries to reach the first process
@@ -41,7 +42,7 @@ class LearnerGroup:
         self._peers: dict[int, _Peer] = {}  # by rank; all others of the first process, the first of all others
         self._ready: dict[int, int] = {}  # by rank: the step that it has a batch for
         self._granted = self._done = -1  # the newest step that all may do, and that this process has begun
-        self._end = self._asked = False
+        self._end = self._asked = self._failed = False
         self._left: set[int] = set()  # ranks that have nothing more to do
         self._service = ""  # address of JAX's coordination service
 
@@ -118,6 +119,7 @@ class LearnerGroup:
         """Tells the others that this process ends with an error, if that isn't the echo of another one's end."""
         if self.processes > 1:
             time.sleep(SETTLE_S)  # a broken collective raises before the broken connection has been looked at
+            self._failed = True  # and so will end by that, not by what the others make of it
             self._send_all(failed=f"learner-{self.rank} failed: {type(error).__name__}: {error}")
 
     def leave(self) -> None:
@@ -167,6 +169,8 @@ class LearnerGroup:
             if self._stop.is_set():
                 return False
             try:
+                if unknown_hosts([f"{host}:{port}"], CONNECT_S):
+                    raise ConnectionError("its name isn't known")
                 connection = socket.create_connection((host, port), CONNECT_S)
             except OSError as error:
                 patience.waiting(f"learner-0 isn't at {host}:{port} yet ({error})")
@@ -233,8 +237,12 @@ class LearnerGroup:
         for peer in self._peers.values():
             peer.send(**message)
 
-    def _fall(self, cause: str) -> NoReturn:
-        """Ends this process from whatever thread: the main one may be within a collective that never returns."""
+    def _fall(self, cause: str) -> None:
+        """Ends this process from whatever thread: the main one may be within a collective that never returns. Not one
+        that is about to end with an error of its own.
+        """
+        if self._failed:
+            return
         if self.rank == 0:
             self._send_all(failed=cause)
         logging.error(
