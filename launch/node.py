@@ -30,6 +30,7 @@ from launch.processes import RoleRequest, listen, role_environment, signal_name,
 from launch.restarts import NEVER, policy_of
 from launch.roles import FUNCTIONS, Assignment
 from launch.supervisor import Supervisor
+from replay.reachable import unknown_hosts
 
 ROLES = tuple(role for role in FUNCTIONS if role != "preflight")
 SINGLE_ROLES = ("learner", "evaluator", "monitor")  # index 0 where none is given
@@ -37,6 +38,7 @@ DEVICE_ROLES = ("learner", "accelerated_actor")  # see the accelerators of the c
 GRACE = 20.0  # seconds that its roles have to stop in, or more where the container has more than AFTER beside them
 AFTER = 10.0  # seconds that a node itself may take to end after them
 NAME_SECONDS = 30.0  # that all names get to be known in before some are enough: gRPC asks again only after as long
+LOOKUP_SECONDS = 2.0  # that the lookup of all names gets each time
 PATIENCE = 10.0  # seconds between two words on what is waited for
 TICK = 0.2  # seconds
 INDEX_VARIABLES = ("ANTIPHON_INDEX", "JOB_COMPLETION_INDEX", "SLURM_PROCID")
@@ -269,7 +271,7 @@ class Node:
         began = time.monotonic()
         say_at = began
         while not self._signal:
-            unknown = unknown_hosts(self._spec.addresses)
+            unknown = unknown_hosts(self._spec.addresses, LOOKUP_SECONDS)
             waited = time.monotonic() - began
             if not unknown:
                 return True
@@ -305,18 +307,6 @@ class _Tail:
         head = f"{self._name} | ".encode() if named else b""
         sys.stdout.buffer.write(b"".join(head + line + b"\n" for line in lines))
         sys.stdout.buffer.flush()
-
-
-def unknown_hosts(addresses: Sequence[str]) -> list[str]:
-    """Those whose host can't be resolved now."""
-    unknown = []
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        try:
-            socket.getaddrinfo(host.strip("[]"), int(port))
-        except OSError:
-            unknown.append(address)
-    return unknown
 
 
 def devices_of(role: str) -> list[int]:

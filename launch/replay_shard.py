@@ -18,8 +18,8 @@ from replay.shard_checkpoints import ShardCheckpoints
 STOP_SECONDS = 3.5  # that a checkpoint has to end in when the shard is to stop; one that takes longer isn't begun
 AFTER = 15.0  # seconds of a container's time to stop that are not for the checkpoint
 
-# A server ends with its process. Freeing it first takes tables of hundreds of thousands of items apart, for seconds that
-# a shard which is to stop doesn't have.
+# A server ends with its process. Freeing it first takes tables of hundreds of thousands of items apart, for seconds
+# that a shard which is to stop doesn't have.
 _kept: list[Shard] = []
 
 

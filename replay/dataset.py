@@ -10,7 +10,6 @@ first waits until something listens at its address, and does so in its own threa
 import dataclasses
 import math
 import queue
-import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +28,7 @@ from replay.layout import ROWS, Layout
 from replay.placing import Placer
 from replay.plan import ShardPlan, sub_batch
 from replay.presence import Presence
+from replay.reachable import listens
 from replay.steps import SampleInfo
 from replay.tables import TRAJECTORIES, to_tensor_specs
 
@@ -308,13 +308,10 @@ def _when_up(address: tf.Tensor, stop: threading.Event) -> Any:
     """The address, once something listens there."""
 
     def wait(name: bytes) -> bytes:
-        host, port = name.decode().rsplit(":", 1)
         while not stop.is_set():
-            try:
-                with socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S):
-                    return name
-            except OSError:
-                stop.wait(CONNECT_S)
+            if listens(name.decode(), CONNECT_S):
+                return name
+            stop.wait(CONNECT_S)
         raise InterruptedError("closed before the shard was up")
 
     checked = tf.numpy_function(wait, [address], tf.string)

@@ -1,6 +1,5 @@
 """Items into one replay shard: connected with a deadline, and with a bound on what it has not confirmed."""
 
-import socket
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ import reverb
 from absl import logging
 
 from replay.layout import STATE, Layout
+from replay.reachable import listens
 from replay.stream import leave_behind
 from replay.tables import TRAJECTORIES
 
@@ -174,14 +174,10 @@ class ShardWriter:
         return True
 
     def _answers(self, put_off: bool = True) -> bool:
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-        except OSError:
-            if put_off:
-                self._put_off()
-            return False
-        return True
+        answers = listens(self.address, CONNECT_TIMEOUT)
+        if not answers and put_off:
+            self._put_off()
+        return answers
 
     def _put_off(self) -> None:
         self.stalled = True

@@ -153,9 +153,5 @@ def test_a_role_that_fails_is_the_nodes_failure(tmp_path):
     assert "learner.publish_period=0 must be at least 1" in output
 
 
-def test_names_that_are_unknown_are_told_apart():
-    assert node.unknown_hosts(["127.0.0.1:1", "no-such-host.invalid:2"]) == ["no-such-host.invalid:2"]
-
-
 def test_no_flags_are_defined_by_the_import():
     assert "actors_per_pod" not in flags.FLAGS
