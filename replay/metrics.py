@@ -32,7 +32,8 @@ RETRY_S = 0.25  # seconds between two tries
 BEAT_S = 2.0  # without a record after which one goes out that says the process is alive, however busy its loop is
 ROW = 1024  # bytes
 MAX_ROWS = 256  # in one record; a longer one is left out
-REMEMBERED = 100_000  # ids of records, by which one that arrives twice is known
+WINDOW = 4096  # newest records of one writer of which is known whether they have arrived; older ones are too late
+WRITERS = 10_000  # that are remembered, the newest
 
 Value = Any  # a number (Python's, numpy's or a jax scalar), a str, None, or lists of them
 
@@ -186,13 +187,34 @@ class MetricsWriter:
         return np.frombuffer(encoded.ljust(rows * ROW), np.uint8).reshape(rows, ROW)
 
 
+class Arrived:
+    """Which of one writer's records have arrived: one that misses a confirmation sends a record again. A bit for each,
+    for what is kept of each record adds up over days.
+    """
+
+    def __init__(self) -> None:
+        self._newest, self._bits = -1, 0
+
+    def add(self, number: int) -> bool:
+        """Notes one; whether it is new. Of one more than WINDOW before the newest that isn't known: it is not."""
+        ahead = number - self._newest
+        if ahead > 0:
+            self._newest = number
+            self._bits = (self._bits << ahead | 1) & ((1 << WINDOW) - 1) if ahead < WINDOW else 1
+            return True
+        if -ahead >= WINDOW or self._bits >> -ahead & 1:
+            return False
+        self._bits |= 1 << -ahead
+        return True
+
+
 class MetricsReader:
     """Collects the records of all shards."""
 
     def __init__(self, addresses: Sequence[str]) -> None:
         self.bad_records = 0  # what was in a table and is no record
         self._shards = [_ShardReader(address) for address in addresses]
-        self._known: collections.OrderedDict[str, None] = collections.OrderedDict()
+        self._arrived: dict[str, Arrived] = {}  # by writer, in the order in which they were first heard
 
     @property
     def silent(self) -> list[str]:
@@ -212,16 +234,15 @@ class MetricsReader:
         for shard in self._shards:
             for columns in shard.take():
                 try:
-                    record_id, record = _decode(columns)
+                    writer, number, record = _decode(columns)
                 except (ValueError, KeyError, TypeError) as error:
                     self.bad_records += 1
                     logging.warning("what is in the metrics table of %s is no record: %s", shard.address, error)
                     continue
-                if record_id not in self._known:  # a writer that misses a confirmation sends it again
-                    self._known[record_id] = None
+                if self._arrived.setdefault(writer, Arrived()).add(number):
                     records.append(record)
-        while len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
+        while len(self._arrived) > WRITERS:
+            del self._arrived[next(iter(self._arrived))]
         return records
 
     def close(self, timeout: float = 2.0) -> None:
@@ -312,7 +333,8 @@ def _to_plain(value: Value) -> Any:
     return array.tolist()
 
 
-def _decode(columns: Sequence[np.ndarray[Any, Any]]) -> tuple[str, Record]:
+def _decode(columns: Sequence[np.ndarray[Any, Any]]) -> tuple[str, int, Record]:
+    """A record, its writer and its number among that one's."""
     if len(columns) != 1 or columns[0].dtype != np.uint8 or columns[0].ndim != 2:
         raise ValueError(
             f"columns {[f'{column.dtype}{list(column.shape)}' for column in columns]}, want uint8[rows, N]"
@@ -324,4 +346,7 @@ def _decode(columns: Sequence[np.ndarray[Any, Any]]) -> tuple[str, Record]:
     for name, value, kind in (("role", role, str), ("index", index, int), ("values", values, dict), ("id", key, str)):
         if not isinstance(value, kind):
             raise TypeError(f"{name} is {value!r}, want {kind.__name__}")
-    return key, Record(role=role, index=index, time=float(seconds), values=values)
+    writer, _, number = key.rpartition("-")
+    if not number.isdecimal():
+        raise ValueError(f"id is {key!r}, want WRITER-NUMBER")
+    return writer, int(number), Record(role=role, index=index, time=float(seconds), values=values)

@@ -2,6 +2,8 @@
 
 import math
 import os
+import random
+import sys
 import threading
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 import reverb
 
 from replay import metrics
-from replay.metrics import METRICS, MetricsReader, MetricsWriter
+from replay.metrics import METRICS, WINDOW, Arrived, MetricsReader, MetricsWriter
 from tests.ports import free_port
 from tests.replay.shard_process import eventually, running_shards
 
@@ -243,3 +245,21 @@ def test_many_writers_at_once_lose_nothing(addresses, connect):
     assert sorted((values["index"], values["n"]) for values in got) == [
         (index, n) for index in range(8) for n in range(50)
     ]
+
+
+def test_each_record_is_taken_once_in_whatever_order_they_come():
+    rng = random.Random(0)
+    numbers = [n for n in range(3 * WINDOW) for _ in range(rng.choice((1, 2)))]
+    numbers = [n for _, n in sorted((n + rng.randrange(WINDOW // 2), n) for n in numbers)]  # late, but not by a window
+    arrived = Arrived()
+    assert sorted(n for n in numbers if arrived.add(n)) == list(range(3 * WINDOW))
+
+
+def test_what_comes_too_late_to_be_known_is_left_out():
+    arrived = Arrived()
+    assert arrived.add(0)
+    assert arrived.add(10**15)  # of a writer gone mad: costs no memory
+    assert not arrived.add(5)
+    assert arrived.add(10**15 - WINDOW + 1)
+    assert not arrived.add(10**15 - WINDOW)
+    assert sys.getsizeof(arrived._bits) < WINDOW
