@@ -77,7 +77,7 @@ def test_help_lists_presets_and_documents_every_field() -> None:
 def test_dry_run_prints_the_program_and_starts_nothing(tmp_path: Path) -> None:
     done = say(*command_line("apex_pong", tmp_path, extra=("--dry_run",)))
     assert done.returncode == 0, done.stderr
-    for wanted in ("2 replay shards", "Pong-v5", "GiB", "max_size=100000", "4 rows"):
+    for wanted in ("2 replay shards", "Pong-v5", "GiB", "max_size=150000", "4 rows"):
         assert wanted in done.stdout
     assert list(tmp_path.iterdir()) == []
 
