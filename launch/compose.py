@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from launch.manifests import (
+from launch.cluster_run import (
     CONFIG_DIRECTORY,
     RUN_DIRECTORY,
     SHARES,
@@ -29,7 +29,7 @@ def make_compose(run: Run) -> Mapping[str, Any]:
 
 def _service(run: Run, role: str, index: int) -> Mapping[str, Any]:
     needs = needs_of(role, run.experiment, run.size)
-    environment = environment_of(run, role) | {"ANTIPHON_INDEX": str(index)}
+    environment = environment_of(run, role, needs) | {"ANTIPHON_INDEX": str(index)}
     host = f"{run.name}-{dns_name(role)}-{index}"
     volumes = [f"./config.json:{CONFIG_DIRECTORY}/config.json:ro"]
     if _keeps(run, role):

@@ -14,6 +14,7 @@ import yaml
 from absl import app, flags
 
 from launch import command_line, compose, manifests, sizing, slurm
+from launch.cluster_run import Run, check_name, check_topology
 
 USAGE = (
     "       --image=IMAGE          with the registry that nodes pull it from",
@@ -45,7 +46,7 @@ def to_yaml(*documents: Any) -> str:
     return yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=120)
 
 
-def render(run: manifests.Run, form: str, namespace: str = "") -> dict[str, str]:
+def render(run: Run, form: str, namespace: str = "") -> dict[str, str]:
     """The files of a format, by name."""
     match form:
         case "kubernetes":
@@ -59,7 +60,7 @@ def render(run: manifests.Run, form: str, namespace: str = "") -> dict[str, str]
     raise ValueError(f"--format={form!r} is unknown. Choose kubernetes, compose or slurm.")
 
 
-def _config_file(run: manifests.Run) -> Mapping[str, str]:
+def _config_file(run: Run) -> Mapping[str, str]:
     from configs import serialization
 
     return {"config.json": serialization.to_json(run.experiment)}
@@ -86,11 +87,11 @@ def main(argv: Sequence[str]) -> int:
     try:
         experiment = command_line.experiment_of(values.config, [*values.set, *argv[1:]])
         name = values.name or experiment.name.replace("_", "-")
-        manifests.check_name(name)
-        manifests.check_topology(experiment)
+        check_name(name)
+        check_topology(experiment)
         if not values.output:
             raise ValueError("--output is missing. Set --output=FOLDER.")
-        run = manifests.Run(
+        run = Run(
             name=name,
             image=values.image,
             experiment=experiment,

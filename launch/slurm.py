@@ -2,7 +2,7 @@
 
 import math
 
-from launch.manifests import COORDINATOR_PORT, PORT, Run, pods_of
+from launch.cluster_run import COORDINATOR_PORT, PORT, Run, pods_of
 from launch.sizing import MIB, needs_of
 
 

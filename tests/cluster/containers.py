@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from launch.manifests import Run, make_manifests
+from launch.cluster_run import Run
+from launch.manifests import make_manifests
 from tests.cluster.pods import Pod, pods_of
 
 COMMAND_SECONDS = 90  # for podman to do one thing on a busy machine

@@ -16,7 +16,7 @@ import pytest
 
 from configs.overrides import apply_overrides
 from configs.presets import preset
-from launch.manifests import Run
+from launch.cluster_run import Run
 from launch.sizing import size_of
 from tests.cluster.containers import Cluster, podman, wait_for
 

@@ -13,8 +13,9 @@ import pytest
 import yaml
 
 from configs import serialization
+from launch.cluster_run import LONGEST_NAME, Run
 from launch.kubernetes import render, write
-from launch.manifests import LONGEST_NAME, Run, make_manifests
+from launch.manifests import make_manifests
 from launch.sizing import MIB, needs_of
 from tests.launch.topologies import FORMATS, GOLDEN, REGENERATE, TOPOLOGIES, golden_files, make_run
 from tests.source_tree import ROOT

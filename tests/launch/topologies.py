@@ -10,8 +10,8 @@ from pathlib import Path
 
 from configs.overrides import apply_overrides
 from configs.presets import preset
+from launch.cluster_run import Run
 from launch.kubernetes import render
-from launch.manifests import Run
 from launch.sizing import size_of
 
 GOLDEN = Path(__file__).parent / "golden"
