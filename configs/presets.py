@@ -1,4 +1,7 @@
-"""Experiments to begin with: each a function, and each number one that differs from its default."""
+"""Experiments to begin with: each a function, and each number one that differs from its default.
+
+One file for all of them, as long as it is: they are read beside each other, and share what they have in common below.
+"""
 
 import dataclasses
 import difflib

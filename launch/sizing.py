@@ -5,6 +5,7 @@ import math
 
 from configs.bounds import check_bounds
 from configs.experiment import Experiment
+from launch.placement import devices_of
 
 MIB = 2**20
 
@@ -72,7 +73,10 @@ def size_of(experiment: Experiment) -> Size:
 
 def needs_of(role: str, experiment: Experiment, size: Size) -> Needs:
     """What one pod of a role asks for."""
-    base = IMPORTS + int(OWN[role] * HEADROOM)
+    own = int(OWN[role] * HEADROOM)
+    base = IMPORTS + own
+    writing = experiment.actor.items_in_flight * size.item  # one writer's
+    gpus = len(devices_of(experiment, role, 0))
     match role:
         case "replay":
             seconds = math.ceil(size.tables / CHECKPOINT_RATE) if size.keeps else 0
@@ -86,17 +90,15 @@ def needs_of(role: str, experiment: Experiment, size: Size) -> Needs:
             )
         case "actor":
             count = experiment.topology.actors_per_pod
-            own = int(OWN[role] * HEADROOM) + experiment.actor.items_in_flight * size.item
             # An actor that runs free takes a core (docs/benchmarks.md, learner_wait).
             cpu = count * max(1, experiment.environment.threads)
-            return Needs(cpu=cpu, memory=IMPORTS + count * own + SHARED_MEMORY)
+            return Needs(cpu=cpu, memory=IMPORTS + count * (own + writing) + SHARED_MEMORY)
         case "accelerated_actor":
             accelerated = experiment.accelerated
-            own = int(OWN[role] * HEADROOM) + experiment.actor.items_in_flight * size.item
             return Needs(
                 cpu=accelerated.threads * accelerated.environment_threads + 1,  # acting, and a core for what writes
-                memory=IMPORTS + accelerated.threads * own,
-                gpus=1 if experiment.devices.actor else 0,
+                memory=IMPORTS + accelerated.threads * (own + writing),
+                gpus=gpus,
             )
         case "learner":
             learner = experiment.learner
@@ -106,7 +108,7 @@ def needs_of(role: str, experiment: Experiment, size: Size) -> Needs:
                 cpu=learner.threads + 1,  # reading takes a core beside the update's (docs/benchmarks.md, learner_wait)
                 memory=base + items * size.item + SHARED_MEMORY,
                 disk=1024 * MIB * (learner.checkpoints_kept + 1),  # a guess: states of megabytes fit by far
-                gpus=len(experiment.devices.learner) // learner.processes,
+                gpus=gpus,
             )
         case "evaluator":
             return Needs(cpu=1, memory=base)

@@ -31,6 +31,11 @@ def objects_of(run: Run) -> dict[tuple[str, str], dict[str, Any]]:
     return {(each["kind"], each["metadata"]["name"]): each for each in documents}
 
 
+def templates_of(objects: dict[tuple[str, str], dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    """The pods' templates, of those objects that make pods."""
+    return {name: each["spec"]["template"] for name, each in objects.items() if "template" in each.get("spec", {})}
+
+
 def validate(document: dict[str, Any]) -> None:
     """Strictly; a kind without a schema, which the validator only warns of, is an error too."""
     with warnings.catch_warnings():
@@ -73,9 +78,9 @@ def test_the_config_map_holds_the_experiment_and_every_pod_its_digest() -> None:
     objects = objects_of(run)
     config = objects[("ConfigMap", "run-config")]
     assert serialization.from_json(config["data"]["config.json"]) == run.experiment
-    templates = [each["spec"]["template"] for each in objects.values() if "template" in each.get("spec", {})]
+    templates = templates_of(objects)
     assert len(templates) == 5
-    assert {each["metadata"]["annotations"]["antiphon/config-digest"] for each in templates} == {run.digest}
+    assert {each["metadata"]["annotations"]["antiphon/config-digest"] for each in templates.values()} == {run.digest}
 
 
 def memory(run: Run, kind: str, name: str) -> int:
@@ -107,11 +112,12 @@ def test_a_shard_of_large_tables_has_longer_to_start_and_to_stop() -> None:
 
 
 def test_every_pod_knows_how_long_it_has_to_stop() -> None:
-    for (kind, name), document in objects_of(make_run("apex_pong")).items():
-        if "template" in document.get("spec", {}):
-            pod = document["spec"]["template"]["spec"]
-            said = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
-            assert said["ANTIPHON_STOP_SECONDS"] == str(pod["terminationGracePeriodSeconds"]), (kind, name)
+    templates = templates_of(objects_of(make_run("apex_pong")))
+    assert templates
+    for name, template in templates.items():
+        pod = template["spec"]
+        said = {each["name"]: each["value"] for each in pod["containers"][0]["env"]}
+        assert said["ANTIPHON_STOP_SECONDS"] == str(pod["terminationGracePeriodSeconds"]), name
 
 
 def test_eight_actors_in_a_pod_share_its_imports() -> None:
@@ -125,11 +131,10 @@ def test_roles_with_devices_ask_for_gpus_and_others_for_none() -> None:
     config, overrides = TOPOLOGIES["accelerated"]
     objects = objects_of(make_run(config, *overrides))
     assert ("Job", "run-actor") not in objects
-    asked = {}
-    for (kind, name), document in objects.items():
-        if "template" in document.get("spec", {}):
-            limits = document["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
-            asked[kind, name] = limits.get("nvidia.com/gpu")
+    asked = {
+        name: each["spec"]["containers"][0]["resources"]["limits"].get("nvidia.com/gpu")
+        for name, each in templates_of(objects).items()
+    }
     job = objects["Job", "run-accelerated-actor"]["spec"]
     assert job["completions"] == 2
     assert asked.pop(("Job", "run-accelerated-actor")) == "1"  # each has one of devices.actor

@@ -1,8 +1,12 @@
 """How often a failed role is started again."""
 
+from typing import get_args
+
 import pytest
 
+from configs.experiment import RoleName
 from launch.restarts import NEVER, RestartPolicy, Restarts
+from launch.roles import FUNCTIONS
 
 
 def test_pauses_double_up_to_a_bound_and_it_is_given_up() -> None:
@@ -28,6 +32,10 @@ def test_a_final_roles_first_failure_is_its_last() -> None:
     assert restarts.failed("learner", 0.0) is None  # as several processes of one learner are named
     assert restarts.failed("accelerated_actor-0", 0.0) is None
     assert restarts.failed("actor-0", 0.0) == 0.5  # control
+
+
+def test_every_role_that_stays_can_be_named() -> None:
+    assert {*get_args(RoleName), "preflight"} == set(FUNCTIONS)
 
 
 @pytest.mark.parametrize("most", [1, 3])
