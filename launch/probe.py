@@ -16,25 +16,39 @@ LIVE_SECONDS = 180.0  # without a beat: more than a compilation takes, and than 
 READY_SECONDS = 15.0  # without an answer of the canary
 
 
-def ages(directory: Path, prefix: str) -> dict[str, float]:
-    """Seconds since each file of the prefix was touched, by name."""
+def ages(directory: Path, prefix: str, since: float) -> dict[str, float]:
+    """Seconds since each file of the prefix was touched, by name; `since` a time in seconds since the epoch: what is
+    older was left on the volume by a container before this one.
+    """
     now, found = time.time(), {}
     for path in sorted(directory.glob(f"{prefix}*")):
         try:
-            found[path.name] = now - path.stat().st_mtime
+            touched = path.stat().st_mtime
         except FileNotFoundError:
             continue  # a new start of the node removes them
+        if touched >= since:
+            found[path.name] = now - touched
     return found
 
 
-def complaint(question: str, directory: Path, limit: float) -> str:
-    """Why the answer is no; "" where it is yes."""
-    beats = ages(directory, HEARTBEAT)
+def container_start() -> float:
+    """When process 1 began, in seconds since the epoch; 0 where the system doesn't tell."""
+    try:
+        ticks = int(Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19])  # starttime, proc(5)
+    except (OSError, IndexError, ValueError):
+        return 0.0
+    since_boot = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
+
+
+def complaint(question: str, directory: Path, limit: float, since: float = 0.0) -> str:
+    """Why the answer is no; "" where it is yes. Nothing that is older than `since` counts."""
+    beats = ages(directory, HEARTBEAT, since)
     if not beats:
         return f"no role has begun: {directory} holds no {HEARTBEAT}ROLE-INDEX"
     checks = [(beats, limit)]
     if question != "live" and any(name.startswith(f"{HEARTBEAT}replay-") for name in beats):
-        answers = ages(directory, READY)
+        answers = ages(directory, READY, since)
         if not answers:
             return "the shard hasn't answered its canary yet"
         checks.append((answers, READY_SECONDS))
@@ -59,7 +73,7 @@ def main() -> int:
         help="seconds without a beat after which a role counts as hung",
     )  # fmt: skip
     arguments = parser.parse_args()
-    why = complaint(arguments.question, Path(arguments.run_directory), arguments.limit)
+    why = complaint(arguments.question, Path(arguments.run_directory), arguments.limit, container_start())
     if why:
         print(f"not {arguments.question}: {why}")
     return int(bool(why))

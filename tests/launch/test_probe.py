@@ -4,10 +4,11 @@ import sys
 import threading
 import time
 
+import psutil
 import pytest
 
 from launch.heartbeat import WatchedStop
-from launch.probe import complaint
+from launch.probe import complaint, container_start
 from tests.launch.programs import REPOSITORY
 
 
@@ -34,6 +35,18 @@ def test_a_shard_is_ready_while_its_canary_sings_and_live_without(tmp_path):
     touch(tmp_path / "ready-replay-0", age=100)
     assert "ready-replay-0 is 100 s old" in complaint("ready", tmp_path, 60)
     assert complaint("live", tmp_path, 60) == ""
+
+
+def test_what_a_container_before_this_one_left_is_no_sign_of_life(tmp_path):
+    touch(tmp_path / "heartbeat-replay-0", age=20)
+    touch(tmp_path / "ready-replay-0", age=10)
+    assert complaint("ready", tmp_path, 60, since=time.time() - 30) == ""
+    assert "no role has begun" in complaint("ready", tmp_path, 60, since=time.time() - 5)
+
+
+def test_process_1_began_in_the_past():
+    assert 0 < container_start() < time.time()
+    assert container_start() == pytest.approx(psutil.Process(1).create_time(), abs=2)
 
 
 @pytest.mark.parametrize(("age", "code"), [(0, 0), (1000, 1)])
