@@ -233,7 +233,7 @@ def _report(actors: list[ActingThread], fetcher: VariableFetcher, version: int) 
         "environment_steps": sum(actor.steps for actor in actors),
         "episodes": [episode for actor in actors for episode in actor.episodes()],
         "version": version,
-        "weights_age_s": fetcher.age_s,
+        "weights_delay_s": fetcher.delay_s,
         "items_created": sum(count.items_created for count in counts),
         "items_unconfirmed": sum(count.items_unconfirmed for count in counts),
         "items_skipped": sum(count.items_skipped for count in counts),

@@ -129,7 +129,7 @@ def _report(
         "environment_steps": steps,
         "episodes": [[episode.return_, episode.length] for episode in environments.episodes()],
         "version": version,
-        "weights_age_s": fetcher.age_s,
+        "weights_delay_s": fetcher.delay_s,
         "items_created": counts.items_created,
         "items_unconfirmed": counts.items_unconfirmed,
         "items_skipped": counts.items_skipped,

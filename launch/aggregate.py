@@ -7,6 +7,7 @@ goes on from the totals it saved.
 import collections
 import dataclasses
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -66,6 +67,7 @@ class _Role:
     arrived: float = 0.0  # and by the monitor's
     version: int | None = None  # of its weights
     version_time: float = 0.0  # by the monitor's clock, when it changed
+    weights_delay: float | None = None  # seconds
     counters: dict[str, Counter] = dataclasses.field(default_factory=dict)
 
 
@@ -156,6 +158,7 @@ class Aggregate:
         version = values.get("version")
         if isinstance(version, int) and version != role.version:
             role.version, role.version_time = version, now
+        role.weights_delay = _numbers(values, ("weights_delay_s",)).get("weights_delay_s", role.weights_delay)
         self._count(role, int(values.get("pid", role.pid)), _numbers(values, COUNTERS.get(record.role, ())))
         if record.role == "learner":
             self._add_learner(values)
@@ -280,6 +283,7 @@ class Aggregate:
         environment_rate, learner_rate, learner_waiting, actors_waiting = self._totals.rates or (0.0,) * 4
         actors = sum(name.rpartition("-")[0] in ACTORS and role.arrived > 0 for name, role in self._roles.items())
         learners = sum(name.startswith("learner-") and role.arrived > 0 for name, role in self._roles.items())
+        delays = [role.weights_delay for role in self._roles.values() if role.weights_delay is not None]
         return RunState(
             elapsed=now - self.started,
             environment_steps=self.environment_steps,
@@ -293,6 +297,7 @@ class Aggregate:
             best_evaluation=self._best,
             evaluation_returns=tuple(self._evaluation_history),
             policy_lag=self._policy_lag,
+            weights_delay=statistics.median(delays) if delays else None,
             learner_waiting=min(1.0, learner_waiting / learners) if learners else None,
             actors_waiting=min(1.0, actors_waiting / actors) if actors else None,
             shards=tuple(self._shards[index] for index in sorted(self._shards)),

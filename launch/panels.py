@@ -122,7 +122,8 @@ def _numbers(report: RunStatus, width: int, ascii_only: bool) -> Table:
         Text(sparkline(state.evaluation_returns, spark, ascii_only), "green"),
         _evaluation_note(report),
     )
-    table.add_row("policy lag", _number(state.policy_lag), "learner steps", "")
+    delay = "" if state.weights_delay is None else f"weights reach actors after {state.weights_delay * 1e3:,.0f} ms"
+    table.add_row("policy lag", _number(state.policy_lag), "learner steps", delay)
     return table
 
 

@@ -80,7 +80,7 @@ def row_of(report: RunStatus, returns: Sequence[float], evaluations: Sequence[Ev
     state = report.state
     names = (
         "elapsed", "environment_steps", "environment_steps_per_second", "learner_steps", "learner_steps_per_second",
-        "episodes", "training_return", "policy_lag", "learner_waiting", "actors_waiting",
+        "episodes", "training_return", "policy_lag", "weights_delay", "learner_waiting", "actors_waiting",
     )  # fmt: skip
     return {
         "time": report.time,
@@ -108,7 +108,12 @@ def scalars_of(
         **{f"replay_fill/shard_{shard.index}": shard.size / shard.max_size for shard in state.shards if shard.max_size},
     }
     yield state.environment_steps, _tags("by_environment_steps", by_steps)
-    by_learner_steps = {"return/training": training, "policy_lag": state.policy_lag, **state.learner_metrics}
+    by_learner_steps = {
+        "return/training": training,
+        "policy_lag": state.policy_lag,
+        "weights_delay": state.weights_delay,
+    }
+    by_learner_steps.update(state.learner_metrics)
     yield state.learner_steps, _tags("by_learner_steps", by_learner_steps)
     for evaluation in evaluations:
         mean = {"return/evaluation": evaluation.mean}

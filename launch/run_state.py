@@ -65,6 +65,7 @@ class RunState:
     best_evaluation: Evaluation | None = None
     evaluation_returns: tuple[float, ...] = ()  # of the last HISTORY evaluations
     policy_lag: float | None = None  # learner steps
+    weights_delay: float | None = None  # seconds from a learner's publication to an actor: the median over actors
     learner_waiting: float | None = None  # share of its time, 0..1, that the learner waits for data
     actors_waiting: float | None = None  # share of their time that the actors wait for replay
     shards: tuple[ShardStatus, ...] = ()

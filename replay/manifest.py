@@ -58,6 +58,7 @@ class Manifest:
     version: int
     leaves: tuple[Leaf, ...]
     digest: str = ""  # of the data
+    published: float = 0.0  # when, by the publisher's clock, in seconds since the epoch
 
     @functools.cached_property
     def offsets(self) -> list[int]:

@@ -29,6 +29,7 @@ class Publication:
         self.version = version
         self._tree = tree
         self._of = (publisher, sequence)
+        self._published = time.time()
         self._lock = threading.Lock()
         self._encoded: tuple[Manifest, list[np.ndarray[Any, Any]]] | None = None
         self._failed = False
@@ -40,7 +41,13 @@ class Publication:
                 self._failed = True
                 publisher, sequence = self._of
                 leaves, arrays = to_host(self._tree)
-                manifest = Manifest(publisher=publisher, sequence=sequence, version=self.version, leaves=leaves)
+                manifest = Manifest(
+                    publisher=publisher,
+                    sequence=sequence,
+                    version=self.version,
+                    leaves=leaves,
+                    published=self._published,
+                )
                 manifest = dataclasses.replace(manifest, digest=digest_of(cut(manifest, arrays)))
                 self._encoded, self._tree = (manifest, arrays), None
             return self._encoded

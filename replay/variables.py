@@ -105,6 +105,7 @@ class VariableFetcher:
         self.address = address
         self.version = -1  # of the weights that newest() gave last
         self.bytes_downloaded = 0  # manifests included
+        self.delay_s = float("nan")  # from publish() to here, of what was fetched last; as exact as the clocks agree
         self.held = False  # set it, and nothing is asked for until it is cleared
         self._want: tuple[Leaf, ...] = describe(structure)
         self._treedef = jax.tree_util.tree_structure(structure)
@@ -233,6 +234,7 @@ class VariableFetcher:
         tree = jax.tree_util.tree_unflatten(self._treedef, join(manifest, pieces))
         with self._condition:
             self._fetched, self._mismatch = (manifest, tree), ""
+            self.delay_s = time.time() - manifest.published
             self._confirmed = time.monotonic()
             self._condition.notify_all()
         return not self._is_newer(announced)

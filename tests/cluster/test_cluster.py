@@ -118,6 +118,9 @@ def test_it_learns_whatever_starts_first(make_cluster):
             "environment_steps": moved["state"]["environment_steps"] - before["environment_steps"],
             "learner_steps": moved["state"]["learner_steps"] - before["learner_steps"],
             "policy_lag": moved["state"]["policy_lag"],
+            "weights_delay_s": moved["state"]["weights_delay"],
+            "actors_waiting": moved["state"]["actors_waiting"],
+            "learner_waiting": moved["state"]["learner_waiting"],
             "seconds": moved["seconds"],
             "received_sent": {
                 name: [after - earlier for after, earlier in zip(moved["bytes"][name], first[name], strict=True)]

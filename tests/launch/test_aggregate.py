@@ -130,6 +130,13 @@ def test_missing_roles_are_no_numbers() -> None:
     assert {role.state for role in state.roles} == {"no record yet"}
 
 
+def test_how_long_weights_take_is_the_median_over_the_actors_that_know_it() -> None:
+    run = make_aggregate()
+    for index, delay in enumerate((0.1, 0.2, 9.0, math.nan)):
+        run.add([Said("actor", index, 1, {"weights_delay_s": delay})], START)
+    assert run.state(START).weights_delay == 0.2
+
+
 def test_bad_numbers_are_left_out() -> None:
     run = make_aggregate()
     run.add([actor(0, 1, 10), Said("learner", 0, 1, {"learner_steps": 4, "policy_lag": 2.0, "loss/a": 1.0})], START)

@@ -91,6 +91,7 @@ def test_what_is_published_is_fetched_once_with_its_version(shard, connect):
     assert fetcher.version == 10
     assert fetcher.newest() is None
     assert fetcher.age_s < 20
+    assert 0 <= fetcher.delay_s < 20
     publisher.publish(weights(2.5), 4)  # a lower version from the same publisher is newer all the same
     assert take(fetcher) == (2.5, 4)
 
