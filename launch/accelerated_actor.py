@@ -166,6 +166,7 @@ class ActingThread:
             start=assignment.index * config.threads + thread,
             items_in_flight=experiment.actor.items_in_flight,
             items_per_shard=experiment.actor.items_per_shard,
+            balanced=assignment.balanced,
             stop=stop,
         )
         self._episodes: collections.deque[list[float]] = collections.deque()

@@ -40,6 +40,7 @@ def run(assignment: Assignment, stop: threading.Event) -> str:
         start=own_shard,
         items_in_flight=experiment.actor.items_in_flight,
         items_per_shard=experiment.actor.items_per_shard,
+        balanced=assignment.balanced,
         stop=stop,
     )
     try:

@@ -6,7 +6,7 @@ import re
 from configs import serialization
 from configs.experiment import Experiment
 from launch.processes import STOP_VARIABLE
-from launch.roles import counts_of
+from launch.roles import BALANCED, check_address, counts_of
 from launch.sizing import Needs, Size
 
 PORT = 8000  # of every shard: each has an address of its own
@@ -26,12 +26,15 @@ class Run:
     experiment: Experiment
     size: Size
     storage_class: str = ""  # of every volume; "": the cluster's default
+    balancer: str = ""  # host:port before all shards, for the roles that any shard serves; "": each shard's own address
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_topology(self.experiment)
         if not self.image:
             raise ValueError("--image is missing: nodes pull it. Set --image=REGISTRY/antiphon:TAG.")
+        if self.balancer:
+            check_address(self.balancer, "--balancer")
 
     @property
     def addresses(self) -> list[str]:
@@ -99,6 +102,7 @@ def environment_of(run: Run, role: str, needs: Needs) -> dict[str, str]:
         "ANTIPHON_RUN_DIRECTORY": RUN_DIRECTORY,
         "HOME": "/tmp",  # caches of libraries: the image is read-only
         STOP_VARIABLE: str(needs.stop_seconds),
+        **({"ANTIPHON_BALANCER": run.balancer} if run.balancer and role in BALANCED else {}),
         **({"ANTIPHON_ACTORS_PER_POD": str(run.experiment.topology.actors_per_pod)} if role == "actor" else {}),
         **({"ANTIPHON_COORDINATOR": coordinator} if role == "learner" and several else {}),
         **({"ANTIPHON_INDEX": "0"} if role in ("evaluator", "monitor") else {}),

@@ -24,6 +24,7 @@ USAGE = (
     "       --name=NAME            begins every object's name; the preset's name by default",
     "       --namespace=NAMESPACE  written into kustomization.yaml",
     "       --storage_class=CLASS  of every volume; the cluster's default by default",
+    "       --balancer=HOST:PORT   of a load balancer before the shards, for actors and evaluator (docs/cluster.md)",
 )
 
 
@@ -97,6 +98,7 @@ def main(argv: Sequence[str]) -> int:
             experiment=experiment,
             size=sizing.size_of(experiment),
             storage_class=values.storage_class,
+            balancer=values.balancer,
         )
         files = render(run, values.format, values.namespace)
         write(Path(values.output), files, overwrite=values.overwrite)
@@ -119,4 +121,5 @@ if __name__ == "__main__":
     flags.DEFINE_string("name", "", "Begins every object's name.")
     flags.DEFINE_string("namespace", "", "Written into kustomization.yaml.")
     flags.DEFINE_string("storage_class", "", "Of every volume.")
+    flags.DEFINE_string("balancer", "", "host:port of a load balancer before the shards, for actors and evaluator.")
     app.run(main, flags_parser=command_line.parse)

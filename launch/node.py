@@ -28,7 +28,7 @@ from launch.hub import Hub
 from launch.probe import HEARTBEAT, READY
 from launch.processes import RoleRequest, listen, role_environment, signal_name, stop_seconds
 from launch.restarts import NEVER, policy_of
-from launch.roles import FUNCTIONS, Assignment
+from launch.roles import BALANCED, FUNCTIONS, Assignment, check_address
 from launch.supervisor import Supervisor
 from replay.reachable import unknown_hosts
 
@@ -46,6 +46,8 @@ USAGE = (
     "       --role=ROLE   " + ", ".join(ROLES),
     "       --index=N     among those of its role; else " + ", ".join(INDEX_VARIABLES) + " or the host name's number",
     "       --addresses   host:port of all replay shards, in order; else ANTIPHON_ADDRESSES",
+    "       --balancer    host:port of a load balancer before the shards, for " + ", ".join(BALANCED) + ";",
+    "                     else ANTIPHON_BALANCER",
     "       --run_directory=DIR  of this node; else ANTIPHON_RUN_DIRECTORY",
     "       --actors_per_pod=K   actors index*K to index*K+K-1; else ANTIPHON_ACTORS_PER_POD, topology.actors_per_pod",
     "",
@@ -66,6 +68,7 @@ class NodeSpec:
     addresses: tuple[str, ...]
     run_directory: Path
     grace: float = GRACE
+    balanced: bool = False  # the only address is a load balancer's
 
     def assignments(self) -> list[Assignment]:
         """Its roles. The last node of the fleet has fewer actors where they don't divide; one beyond it has all."""
@@ -79,6 +82,7 @@ class NodeSpec:
                 experiment=self.experiment,
                 addresses=self.addresses,
                 run_directory=self.run_directory,
+                balanced=self.balanced,
             )
             for index in within or indices
         ]
@@ -117,9 +121,7 @@ def addresses_of(text: str) -> tuple[str, ...]:
     if not addresses:
         raise ValueError("--addresses is missing: host:port of every replay shard, e.g. --addresses=shard-0:8000.")
     for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ValueError(f"--addresses has {address!r}, which is no host:port. Write e.g. shard-0:8000.")
+        check_address(address, "--addresses")
     return addresses
 
 
@@ -156,6 +158,14 @@ def parse_node(overrides: Sequence[str], environ: Mapping[str, str], host: str) 
             f"--addresses names {len(addresses)} shards, and topology.shards={experiment.topology.shards}. "
             f"Name all of them, or set topology.shards={len(addresses)}."
         )
+    balancer = given.balancer or environ.get("ANTIPHON_BALANCER", "")
+    if balancer:
+        check_address(balancer, "--balancer")
+    if balancer and given.role not in BALANCED:
+        raise ValueError(
+            f"--balancer={balancer} can't be for role {given.role}, which must reach each shard itself. Leave it out, "
+            f"or give it to {', '.join(BALANCED)}."
+        )
     index = index_of(given.role, given.index, environ, host)
     if given.role == "replay" and index >= len(addresses):
         raise ValueError(
@@ -172,9 +182,10 @@ def parse_node(overrides: Sequence[str], environ: Mapping[str, str], host: str) 
         index=index,
         actors=int(text) if given.role == "actor" else 1,
         experiment=experiment,
-        addresses=addresses,
+        addresses=(balancer,) if balancer else addresses,
         run_directory=Path(directory),
         grace=stop_seconds(environ, AFTER, GRACE),
+        balanced=bool(balancer),
     )
 
 
@@ -346,6 +357,7 @@ if __name__ == "__main__":
     flags.DEFINE_enum("role", None, ROLES, "What it plays.")
     flags.DEFINE_string("index", None, "Which one of its role.")
     flags.DEFINE_string("addresses", None, "host:port of all replay shards, in order, with commas between.")
+    flags.DEFINE_string("balancer", None, "host:port of a load balancer before the shards.")
     flags.DEFINE_string("run_directory", None, "Folder of this node's logs, checkpoints and so on.")
     flags.DEFINE_string("actors_per_pod", None, "Actors that this node plays.")
     app.run(main, flags_parser=command_line.parse)

@@ -17,6 +17,8 @@ FUNCTIONS = {
     "evaluator": "launch.evaluator:run",
     "monitor": "launch.monitor:run",
 }
+# Those that any shard serves as well as another: they take the same weights from each, and leave it what they make.
+BALANCED = ("actor", "accelerated_actor", "evaluator")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,6 +30,7 @@ class Assignment:
     experiment: Experiment
     addresses: tuple[str, ...]  # of all replay shards, "host:port"; shard `index` serves addresses[index]
     run_directory: Path
+    balanced: bool = False  # the only address is a load balancer's before all shards: for BALANCED roles
 
     @property
     def name(self) -> str:
@@ -46,6 +49,13 @@ def counts_of(experiment: Experiment) -> dict[str, int]:
         "evaluator": topology.evaluators,
         "monitor": 1,
     }
+
+
+def check_address(address: str, flag: str) -> None:
+    """Refuses what is no host:port."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{flag} has {address!r}, which is no host:port. Write e.g. shard-0:8000.")
 
 
 # Plays the role until `stop` is set or its work is done; returns why it ended, in a few words ("" when it was stopped).

@@ -3,6 +3,7 @@
 import math
 
 from launch.cluster_run import COORDINATOR_PORT, PORT, Run, pods_of
+from launch.roles import BALANCED
 from launch.sizing import MIB, needs_of
 
 
@@ -52,5 +53,7 @@ def make_script(run: Run) -> str:
         if role == "monitor":
             lines.append("# The monitor's end is the run's; what still runs is stopped with the job.")
         srun = f"srun --het-group={place} --kill-on-bad-exit=0 python -m launch.node --role={role}"
+        if run.balancer and role in BALANCED:
+            srun += f" --balancer={run.balancer}"
         lines.append(srun if role == "monitor" else f"{srun} &")
     return "\n".join(lines) + "\n"

@@ -158,6 +158,11 @@ class ShardWriter:
         waits = f"{self.unconfirmed} of {self._bound} items unconfirmed"
         return f"answers, but has {waits} (it is full, or waits for the learner to sample)"
 
+    def renew(self) -> None:
+        """Ends the stream, if nothing of it is on its way; connect() makes another one."""
+        if self._writer is not None and self.flush(0.0):
+            self._drop()
+
     def close(self) -> None:
         """Ends the stream without waiting. What isn't confirmed yet stays counted in `unconfirmed`."""
         self._drop()

@@ -58,6 +58,7 @@ class RoundRobinWriter(abc.ABC, Generic[Shard]):
         start: int = 0,
         items_in_flight: int = 64,
         items_per_shard: int = 256,
+        balanced: bool = False,
         stop: threading.Event | None = None,
     ) -> None:
         """Nothing is connected before the first item.
@@ -73,6 +74,8 @@ class RoundRobinWriter(abc.ABC, Generic[Shard]):
             items_in_flight: items that one shard may have unconfirmed (and 64 MiB of new data at most).
             items_per_shard: items written to a shard before the next one's turn. With the turn the rows that later
                 sequences overlap with are sent once more.
+            balanced: the addresses are a load balancer's, which has shards behind it: two streams take turns, and each
+                turn begins with a new stream, which the balancer gives to the shard that has the fewest.
             stop: a wait for room ends when it is set; the items that waited are lost, and counted.
         """
         numbers = {
@@ -91,6 +94,8 @@ class RoundRobinWriter(abc.ABC, Generic[Shard]):
         self._per_shard, self._stop = items_per_shard, stop or threading.Event()
         self._read = make_reader(layout)
         bound = in_flight_bound(layout, items_in_flight)
+        self._renews = balanced
+        addresses = [*addresses, *addresses] if balanced else addresses
         self._shards = [self._make_shard(address, bound) for address in addresses]
         self._current = start % len(addresses)
         self._turn = 0  # items the current shard got in its turn
@@ -174,6 +179,8 @@ class RoundRobinWriter(abc.ABC, Generic[Shard]):
         """Passes the turn on where the current shard had its share."""
         if self._turn >= self._per_shard:
             self._pass_on((self._current + 1) % len(self._shards))
+            if self._renews:
+                self._shards[self._current].renew()
 
     @abc.abstractmethod
     def _make_shard(self, address: str, bound: int) -> Shard:

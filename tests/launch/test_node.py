@@ -13,28 +13,12 @@ from configs import serialization
 from configs.presets import preset
 from launch import node
 from launch.probe import complaint
+from tests.launch.nodes import finish, start
 from tests.launch.programs import REPOSITORY, environment
 from tests.ports import free_port
 from tests.replay.shards import eventually
 
 ENVIRON = {"ANTIPHON_CONFIG": "apex_cartpole", "ANTIPHON_ADDRESSES": "a:1,b:2", "ANTIPHON_RUN_DIRECTORY": "/nowhere"}
-
-
-def start(role: str, directory: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "launch.node", f"--role={role}", f"--run_directory={directory}", *arguments]
-    return subprocess.Popen(
-        command, cwd=REPOSITORY, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
-
-
-def finish(process: "subprocess.Popen[str]", *, ask: bool = True) -> tuple[int, str]:
-    if ask:
-        process.send_signal(signal.SIGTERM)
-    try:
-        output, _ = process.communicate(timeout=90)
-    finally:
-        process.kill()
-    return process.returncode, output
 
 
 @pytest.mark.parametrize(
@@ -86,6 +70,8 @@ def test_a_config_file_is_as_good_as_a_preset(tmp_path):
     [
         (["--role=actor", "--index=0", "--addresses=a:1"], "--addresses names 1 shards, and topology.shards=2"),
         (["--role=actor", "--index=0", "--addresses=a:1,b"], "--addresses has 'b', which is no host:port"),
+        (["--role=actor", "--index=0", "--balancer=b"], "--balancer has 'b', which is no host:port"),
+        (["--role=learner", "--balancer=b:1"], "--balancer=b:1 can't be for role learner"),
         (["--role=replay", "--index=2"], "--index=2 of a replay shard must be below 2"),
         (["--role=actor", "--index=0", "--actors_per_pod=0"], "--actors_per_pod=0 must be at least 1"),
         (["--role=actor", "--index=0", "--config=apex_cartpol"], "Did you mean apex_cartpole"),
