@@ -3,7 +3,7 @@
 import os
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import jax
@@ -48,17 +48,27 @@ def check(experiment: Experiment, directory: Path) -> Sequence[str]:
     Raises:
         ValueError: for whatever can't work; the message names the field, the value, why and the fix.
     """
-    check_bounds(experiment)
-    check_divides(experiment.learner.batch_size, experiment.learner.processes)
-    check_placement(experiment, gpus())
-    parts = assemble(experiment)
-    if ":" in experiment.agent:  # from outside: those here are held to it by tests, and it takes two seconds
-        check_agent(parts.agent, parts.environment)
-    check_row(experiment, parts)
+    parts = check_experiment(experiment, gpus())
     needed = memory_of(parts.agent.replay, parts.layout, experiment.topology.shards)
     check_memory(needed, psutil.virtual_memory().available, parts.agent.replay.max_size)
     check_disk(disk_free(directory), experiment, parts, needed)
     return describe(experiment, parts, needed)
+
+
+def check_experiment(experiment: Experiment, present: Collection[int] = ()) -> Parts:
+    """The checks of what is the same on every machine that has those GPUs; what the experiment is made of.
+
+    Raises:
+        ValueError: as check().
+    """
+    check_bounds(experiment)
+    check_divides(experiment.learner.batch_size, experiment.learner.processes)
+    check_placement(experiment, present)
+    parts = assemble(experiment)
+    if ":" in experiment.agent:  # from outside: those here are held to it by tests, and it takes two seconds
+        check_agent(parts.agent, parts.environment)
+    check_row(experiment, parts)
+    return parts
 
 
 def check_row(experiment: Experiment, parts: Parts) -> None:

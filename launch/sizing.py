@@ -3,7 +3,6 @@
 import dataclasses
 import math
 
-from configs.bounds import check_bounds
 from configs.experiment import Experiment
 from launch.placement import devices_of
 
@@ -57,13 +56,12 @@ def size_of(experiment: Experiment) -> Size:
     """Builds agent, environment and replay once, which loads JAX and takes seconds.
 
     Raises:
-        ValueError: where they don't fit; the message names the field.
+        ValueError: what the experiment asks for can't work on any machine; the message names the field.
     """
-    from launch.assembly import assemble
+    from launch.preflight import check_experiment
     from replay.plan import memory_of
 
-    check_bounds(experiment)
-    parts, shards = assemble(experiment), experiment.topology.shards
+    parts, shards = check_experiment(experiment), experiment.topology.shards
     return Size(
         tables=math.ceil(memory_of(parts.agent.replay, parts.layout, shards) / shards),
         item=parts.layout.item_nbytes,

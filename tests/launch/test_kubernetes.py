@@ -198,6 +198,8 @@ def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
         ("topology.shards=0", "topology.shards=0 must be at least 1"),
         ("topology.actors=9 topology.actors_per_pod=4", "Set topology.actors=8."),
         ("topology.actor=9", "Did you mean"),
+        ("learner.processes=3", "learner.batch_size=64 doesn't divide over the learner's 3 processes"),
+        ("learner.processes=2 devices.learner=0,1,2", "devices.learner=0,1,2"),
     ],
 )
 def test_the_command_refuses_by_field(words: str, said: str, tmp_path: Path) -> None:
