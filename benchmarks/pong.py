@@ -15,7 +15,7 @@ from absl import app, flags
 
 from agents.agent import Fleet
 from agents.signatures import example_timestep, zero_batch
-from benchmarks.programs import program
+from benchmarks.programs import rates_of
 from configs.presets import preset
 from launch.assembly import assemble, key_of
 from launch.environments.factory import make_environments
@@ -77,22 +77,10 @@ def _cpu(call: Any, seconds: float) -> float:
     return (time.process_time() - cpu) / calls
 
 
-def measure_program(config: str, seconds: float, settle: float = 20.0) -> float:
-    """Environment steps/s of the real program, after its first learner step and a time to settle."""
-    with program(config, ["run.target_return=inf"]) as running:
-        running.wait_for("learner-0", "First learner step done")
-        time.sleep(settle)
-        first = running.status()
-        time.sleep(seconds)
-        last = running.status()
-        steps = last["state"]["environment_steps"] - first["state"]["environment_steps"]
-        return float(steps / (last["time"] - first["time"]))
-
-
 def measure(config: str, seconds: float = 60.0) -> Figures:
     """Alone, together, alone again."""
     before = measure_alone(config)
-    measured = measure_program(config, seconds)
+    measured = rates_of(config, [], seconds).environment_steps
     after = measure_alone(config)
     alone = Alone(*(statistics.median(pair) for pair in zip(before, after, strict=True)))
     return Figures(alone, len(os.sched_getaffinity(0)) / alone.total, measured)

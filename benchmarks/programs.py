@@ -57,6 +57,25 @@ class Running(NamedTuple):
         return found
 
 
+class Rates(NamedTuple):
+    """What a program did in a second."""
+
+    environment_steps: float
+    learner_steps: float
+
+
+def rates_of(config: str, overrides: Sequence[str], seconds: float, settle: float = 20.0) -> Rates:
+    """Of the real program, after its first learner step and a time to settle."""
+    with program(config, [*overrides, "run.target_return=inf"]) as running:
+        running.wait_for("learner-0", "First learner step done")
+        time.sleep(settle)
+        first = running.status()
+        time.sleep(seconds)
+        last = running.status()
+        passed = last["time"] - first["time"]
+        return Rates(*((last["state"][name] - first["state"][name]) / passed for name in Rates._fields))
+
+
 @contextlib.contextmanager
 def program(config: str, overrides: Sequence[str]) -> Iterator[Running]:
     """Launches a preset as a person would, and ends it as Ctrl-C does."""

@@ -21,6 +21,8 @@ MEASUREMENTS = {
     "learner_overlap": "whether batches are put on the devices while an update runs, as a timeline",
     "sebulba": "accelerated actors: threads, asynchronous environments, CartPole at full speed",
     "pong": "IMPALA on Pong with all roles, beside its compute bound",
+    "balancer": "prioritised replay through a load balancer, and why not (needs HAProxy)",
+    "plan": "whether launch.plan's forecast of a program's rates comes true",
     "start": "from the command to the first learner step, and the memory of each role",
 }
 

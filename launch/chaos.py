@@ -7,10 +7,8 @@ python -m launch.chaos --config=apex_cartpole --rounds=20 --faults=kill
 import collections
 import contextlib
 import dataclasses
-import functools
 import itertools
 import math
-import os
 import signal
 import statistics
 import subprocess
@@ -26,10 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from launch import command_line
+from launch.background import said, started
 from launch.chaos_signal import CHAOS_VARIABLE
 from launch.faults import FAULTS, Program
-from launch.processes import die_with
-from launch.run_directory import LATEST, RunDirectory
 from launch.run_state import RunState
 
 SILENCE = 15.0  # seconds; a role that is stopped for good is found after these
@@ -269,22 +266,11 @@ def run(
     roles: Sequence[str],
 ) -> Verdict:
     """Runs the whole thing."""
+    settings = [*OVERRIDES, *overrides]  # of two for one field the last wins
+    experiment = command_line.experiment_of(config, settings)
     with tempfile.TemporaryDirectory(prefix="chaos-") as scratch:
-        settings = [*OVERRIDES, f"run.directory={scratch}", *overrides]  # of two for one field the last wins
-        experiment = command_line.experiment_of(config, settings)
-        command = [sys.executable, "-m", "launch.local", f"--config={config}", "--set", *settings]
-        newest = Path(experiment.run.directory) / LATEST
-        earlier = newest.resolve()
-        with (Path(scratch) / "output.txt").open("wb") as output:
-            # Of this process's session: what is sent to the terminal reaches both. And it doesn't outlive this process.
-            process = subprocess.Popen(
-                command, stdout=output, stderr=output, env={**os.environ, CHAOS_VARIABLE: "1"},
-                preexec_fn=functools.partial(die_with, os.getpid(), signal.SIGTERM),
-            )  # fmt: skip
-        try:
-            while (not newest.exists() or newest.resolve() == earlier) and process.poll() is None:
-                time.sleep(0.1)
-            program = Program(RunDirectory(newest.resolve()), seed)
+        with started(config, settings, Path(scratch), {CHAOS_VARIABLE: "1"}) as background:
+            process, program = background.process, Program(background.run, seed)
             chaos = Chaos(process, program, experiment.learner.checkpoint_period)
             if chaos.wait_until_it_learns():
                 end = time.monotonic() + 60 * minutes
@@ -296,12 +282,8 @@ def run(
                         time.sleep(program.random.uniform(*CALM))
             state = chaos.state()
             chaos.end()
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
         if chaos.problems:
-            print((Path(scratch) / "output.txt").read_text(errors="replace")[-6000:], file=sys.stderr)
+            print(said(Path(scratch)), file=sys.stderr)
     best = state.best_evaluation.mean if state.best_evaluation else None
     interval = chaos.learner_rate * experiment.learner.checkpoint_period
     return Verdict(chaos.injections, chaos.problems, interval, best)
@@ -319,9 +301,9 @@ def main(argv: Sequence[str]) -> int:
             values.config, [*values.set, *argv[1:]], seed=values.seed, minutes=values.minutes, rounds=values.rounds,
             faults=values.faults or list(FAULTS), roles=values.roles,
         )  # fmt: skip
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, RuntimeError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 2
+        return 1 if isinstance(error, RuntimeError) else 2
     console = Console()
     console.print(verdict.table())
     for line in verdict.lines():

@@ -60,6 +60,11 @@ class Program:
         found = re.findall(rf"{name} starts as process (\d+)\.", self._log(name))
         return int(found[-1]) if found else 0
 
+    def address(self, shard: str) -> str:
+        """Where a shard's newest process serves, "host:port"; "" before it does."""
+        found = re.findall(rf"Serving {shard} at (\S+)\.", self._log(shard))
+        return str(found[-1]) if found else ""
+
     def working_since(self, name: str, after: float) -> float | None:
         """When a role that was started after a time began to work, both in seconds since the epoch; None: not yet."""
         started = None
