@@ -1,8 +1,8 @@
 """What one address before two shards does to prioritised replay, and to what it is right for. Needs HAProxy.
 
 Two shards of 300 and 100 items of equal priority, each a process of its own, are used by the project's own reader,
-priority updates and writers: at their own addresses, through HAProxy as deploy/haproxy.cfg has it (a connection is
-given to a shard), and through HAProxy that gives each call to the next shard.
+priority updates and writers: at their own addresses, through HAProxy as deploy/haproxy.cfg has it (each call is given
+to a shard at random), giving each call to the next shard, and giving each connection to a shard.
 """
 
 import contextlib
@@ -31,21 +31,15 @@ from replay.server import table_sizes
 from replay.spec import DiscreteAction, EnvironmentSpec, ReplaySpec
 from replay.tables import TRAJECTORIES
 
-CONNECTIONS = Path(__file__).resolve().parents[1] / "deploy" / "haproxy.cfg"
-CALLS = """
-defaults
-    mode http
-    timeout connect 5s
-    timeout client 1h
-    timeout server 1h
-frontend shards
-    bind "${BALANCER}" proto h2
-    default_backend shards
-backend shards
-    balance roundrobin
-    server shard-0 "${SHARD_0}" proto h2
-    server shard-1 "${SHARD_1}" proto h2
-"""
+CONFIG = (Path(__file__).resolve().parents[1] / "deploy" / "haproxy.cfg").read_text()
+WAYS = {
+    "each shard's own address": None,
+    "deploy/haproxy.cfg": CONFIG,
+    "calls in turns": CONFIG.replace("balance random", "balance roundrobin"),
+    "connections": CONFIG.replace("balance random", "balance leastconn")
+    .replace("mode http", "mode tcp")
+    .replace("proto h2", ""),
+}
 SIZES = 300, 100  # items in the shards
 BATCH = 32
 BATCHES = 60
@@ -58,24 +52,27 @@ class Row(NamedTuple):
     """One way to reach the shards."""
 
     name: str
-    small: float  # share of the samples that came from the smaller shard; 0.25 would be right
+    seen: float  # share of all items that were sampled at least once
     landed: float  # share of the priority updates that reached their item
     batches: float  # batches/s while the second shard is empty; 0: none within DEADLINE
     writers: Sequence[int]  # that each shard got
 
 
 @contextlib.contextmanager
-def balancer(shards: Sequence[str], config: Path) -> Iterator[str]:
+def balancer(shards: Sequence[str], config: str) -> Iterator[str]:
     """HAProxy before two shards; its address."""
     address = f"127.0.0.1:{portpicker.pick_unused_port()}"
     names = {"BALANCER": address, "SHARD_0": shards[0], "SHARD_1": shards[1]}
-    process = subprocess.Popen(["haproxy", "-db", "-f", str(config)], env={**os.environ, **names})
-    try:
-        time.sleep(2.0)  # until it has checked its shards
-        yield address
-    finally:
-        process.terminate()
-        process.wait(timeout=10)
+    with tempfile.NamedTemporaryFile("w", suffix=".cfg") as file:
+        file.write(config)
+        file.flush()
+        process = subprocess.Popen(["haproxy", "-db", "-f", file.name], env={**os.environ, **names})
+        try:
+            time.sleep(2.0)  # until it has checked its shards
+            yield address
+        finally:
+            process.terminate()
+            process.wait(timeout=10)
 
 
 def replay(size: int) -> tuple[ShardPlan, Layout]:
@@ -86,7 +83,7 @@ def replay(size: int) -> tuple[ShardPlan, Layout]:
     return plan_shard(spec, 1, BATCH, BATCH), make_layout(spec, environment, {}, ())
 
 
-def measure(name: str, config: Path | None) -> Row:
+def measure(name: str, config: str | None) -> Row:
     """One way, with shards of its own; without a config at their own addresses."""
     plans = [replay(size) for size in SIZES]
     served = [serve(*plan) for plan in plans]
@@ -95,10 +92,10 @@ def measure(name: str, config: Path | None) -> Row:
         before = contextlib.nullcontext() if config is None else balancer(shards, config)
         with before as address:
             addresses = [address] if address else shards
-            small, landed = read_and_update(addresses, shards, plans[0])
+            seen, landed = read_and_update(addresses, shards, plans[0])
             spread = write(addresses, shards)
             reverb.Client(shards[1]).reset(TRAJECTORIES)
-            return Row(name, small, landed, rate(addresses, plans[0]), spread)
+            return Row(name, seen, landed, rate(addresses, plans[0]), spread)
     finally:
         for process, _, _ in served:
             process.kill()
@@ -108,23 +105,22 @@ def measure(name: str, config: Path | None) -> Row:
 def read_and_update(
     addresses: Sequence[str], shards: Sequence[str], replayed: tuple[ShardPlan, Layout]
 ) -> tuple[float, float]:
-    """The smaller shard's share of the samples, and the share of new priorities that reach their items."""
-    small_keys = set(priorities(shards[1]))
-    keys: list[int] = []
+    """The share of all items that are ever sampled, and of new priorities, one for each of them, that arrive."""
+    sampled: set[int] = set()
     updater = PriorityUpdater(addresses)
     with reading(addresses, replayed) as reader:
         for _ in range(BATCHES):
             batch = reader.next(timeout_s=DEADLINE)
             if batch is None:
                 break
-            keys += [int(key) for key in batch.key]
-            updater.update(batch.shard, batch.key, np.full(BATCH, 1.5))
+            first = [place for place, key in enumerate(batch.key.tolist()) if key not in sampled]
+            sampled.update(batch.key.tolist())
+            if first:
+                updater.update(batch.shard[first], batch.key[first], np.full(len(first), 1.5))
     time.sleep(2.0)  # until they were sent
     updater.close(timeout=5.0)
     now = {**priorities(shards[0]), **priorities(shards[1])}
-    sampled = set(keys)
-    landed = [now.get(key) == 1.5 for key in sampled]
-    return sum(key in small_keys for key in keys) / max(1, len(keys)), sum(landed) / max(1, len(landed))
+    return len(sampled) / sum(SIZES), sum(now.get(key) == 1.5 for key in sampled) / max(1, len(sampled))
 
 
 def priorities(address: str) -> Mapping[int, float]:
@@ -192,14 +188,10 @@ def main(_: Sequence[str]) -> int:
     if shutil.which("haproxy") is None:
         print("haproxy isn't here: install Debian's package haproxy.", file=sys.stderr)
         return 1
-    with tempfile.TemporaryDirectory() as folder:
-        calls = Path(folder) / "calls.cfg"
-        calls.write_text(CALLS)
-        ways = {"each shard's own address": None, "HAProxy, by connection": CONNECTIONS, "HAProxy, by call": calls}
-        print("way                       smaller shard's share  updates landed  batches/s, one empty  writers a shard")
-        for name, config in ways.items():
-            row = measure(name, config)
-            print(f"{row.name:<26}{row.small:>21.2f}{row.landed:>16.2f}{row.batches:>22.1f}  {row.writers}", flush=True)
+    print("way                       items sampled  updates landed  batches/s, one empty  writers a shard")
+    for name, config in WAYS.items():
+        row = measure(name, config)
+        print(f"{row.name:<26}{row.seen:>13.2f}{row.landed:>16.2f}{row.batches:>22.1f}  {row.writers}", flush=True)
     return 0
 
 

@@ -15,8 +15,10 @@ pytestmark = pytest.mark.slow
         ("apex_cartpole", 475.0),
         ("impala_cartpole", 475.0),
         ("ppo_cartpole", 475.0),
+        ("r2d2_cartpole", 475.0),
         ("apex_catch", 0.95),
         ("impala_catch", 0.95),
+        ("ppo_catch", 0.95),
         ("r2d2_catch", 0.95),
     ],
 )
