@@ -1,8 +1,11 @@
-"""A program that runs beside this process, and doesn't outlive it."""
+"""A program that runs beside this process, and doesn't outlive it.
+
+python -m launch.background PID --config=...    is launch.local, ended when that process ends
+"""
 
 import contextlib
-import functools
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,6 +18,7 @@ from launch import command_line
 from launch.processes import die_with
 from launch.run_directory import LATEST, RunDirectory
 
+END_DEADLINE = 30.0  # seconds from Ctrl-C to the end
 OUTPUT = "output.txt"  # what the program says, in the folder that it was given
 
 
@@ -29,7 +33,7 @@ class Background(NamedTuple):
 def started(
     config: str | None, overrides: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[Background]:
-    """Starts an experiment, and kills it at the end where it still runs.
+    """Starts an experiment, and ends it where it still runs, as Ctrl-C does.
 
     Args:
         config: the preset.
@@ -46,11 +50,11 @@ def started(
     newest = Path(experiment.run.directory) / LATEST
     earlier = newest.resolve()
     with (folder / OUTPUT).open("wb") as output:
-        # Of this process's session: what is sent to the terminal reaches both.
+        # Of this process's session: what is sent to the terminal reaches both. No code between fork and exec: this
+        # process may have threads.
         process = subprocess.Popen(
-            [sys.executable, "-m", "launch.local", f"--config={config}", "--set", *settings],
+            [sys.executable, "-m", "launch.background", str(os.getpid()), f"--config={config}", "--set", *settings],
             stdout=output, stderr=output, env={**os.environ, **(environment or {})},
-            preexec_fn=functools.partial(die_with, os.getpid(), signal.SIGTERM),
         )  # fmt: skip
     try:
         while not newest.exists() or newest.resolve() == earlier:
@@ -60,10 +64,19 @@ def started(
         yield Background(process, RunDirectory(newest.resolve()))
     finally:
         if process.poll() is None:
-            process.kill()
-            process.wait()
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(timeout=END_DEADLINE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def said(folder: Path) -> str:
     """The end of what the program has said so far."""
     return (folder / OUTPUT).read_text(errors="replace")[-6000:]
+
+
+if __name__ == "__main__":
+    die_with(int(sys.argv.pop(1)), signal.SIGTERM)
+    runpy.run_module("launch.local", run_name="__main__", alter_sys=True)

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from launch import command_line
-from launch.background import said, started
+from launch.background import END_DEADLINE, said, started
 from launch.chaos_signal import CHAOS_VARIABLE
 from launch.faults import FAULTS, Program
 from launch.run_state import RunState
@@ -52,7 +52,6 @@ USAGE = (
 )
 DEADLINE = 90.0  # seconds for a role to work again, after which it is called a hang
 START_DEADLINE = 300.0  # seconds for the first learner step
-END_DEADLINE = 30.0  # seconds from Ctrl-C to the end
 CALM = (1.0, 4.0)  # seconds between two faults, drawn at random
 
 
