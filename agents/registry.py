@@ -8,6 +8,8 @@ import typing
 from collections.abc import Callable
 from typing import Any
 
+from agents import collector
+
 MAKERS = {
     "apex_dqn": "agents.apex_dqn.agent:make_agent",
     "impala": "agents.impala.agent:make_agent",
@@ -32,7 +34,8 @@ def resolve(agent: str) -> Callable[..., Any]:
             "is named as agent=my_package.my_module:make_agent."
         )
     try:
-        module = importlib.import_module(module_name)
+        with collector.held():
+            module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not module_name.startswith(error.name):
             raise  # a module that the agent itself imports is missing

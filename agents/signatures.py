@@ -1,5 +1,6 @@
 """What an agent's functions take and give, found without computing anything: by tracing them."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -50,7 +51,7 @@ def state_spec(agent: Agent, environment: EnvironmentSpec) -> Tree:
     """What stored_state() keeps at the first row of each sequence, without the batch axis; () for none."""
     if agent.stored_state is None:
         return ()
-    stored = jax.eval_shape(agent.stored_state, trace_actor(agent, environment).before)
+    stored = trace("stored_state", agent.stored_state, trace_actor(agent, environment).before)
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: _unbatched(f"stored_state(){jax.tree_util.keystr(path)}", leaf), stored
     )
@@ -65,12 +66,34 @@ class ActorTrace(NamedTuple):
     after: ActorState
 
 
+def trace(name: str, function: Callable[..., Tree], *arguments: Tree) -> Tree:
+    """Shapes and dtypes of what a function of the agent gives.
+
+    Raises:
+        ValueError: there is something else in it than arrays and numbers; names the function and the leaf.
+    """
+
+    def checked(*traced: Tree) -> Tree:
+        answer = function(*traced)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(answer):
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic | int | float):
+                raise ValueError(
+                    f"{name}() gives {leaf!r} of type {type(leaf).__name__} at "
+                    f"{jax.tree_util.keystr(path) or 'its root'}, want a pytree of arrays. Return arrays in dicts, "
+                    "tuples or NamedTuples, or register the class with jax.tree_util.register_dataclass."
+                )
+        return answer
+
+    return jax.eval_shape(checked, *arguments)
+
+
 def trace_actor(agent: Agent, environment: EnvironmentSpec, *, greedy: bool = False) -> ActorTrace:
     """Traces init_learner, actor_params, init_actor and act, or act_greedily."""
     name = "act_greedily" if greedy else "act"
-    params = jax.eval_shape(lambda key: agent.actor_params(agent.init_learner(key)), KEY)
-    before = jax.eval_shape(lambda key: agent.init_actor(key, Fleet(0, 1, BATCH)), KEY)
-    answer = jax.eval_shape(getattr(agent, name), params, before, example_timestep(environment, BATCH))
+    learner = trace("init_learner", agent.init_learner, KEY)
+    params = trace("actor_params", agent.actor_params, learner)
+    before = trace("init_actor", lambda key: agent.init_actor(key, Fleet(0, 1, BATCH)), KEY)
+    answer = trace(name, getattr(agent, name), params, before, example_timestep(environment, BATCH))
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], ActorOutput)):
         raise ValueError(f"{name}() gave {answer}, want (ActorOutput, ActorState). Return both, in this order.")
     if not isinstance(answer[0].extras, dict):
@@ -80,8 +103,8 @@ def trace_actor(agent: Agent, environment: EnvironmentSpec, *, greedy: bool = Fa
 
 def trace_learner(agent: Agent, environment: EnvironmentSpec, batch_size: int = BATCH) -> tuple[LearnerState, Any]:
     """Traces init_learner and update: the first state, and what update() answers. Shapes and dtypes only."""
-    state = jax.eval_shape(agent.init_learner, KEY)
-    return state, jax.eval_shape(agent.update, state, zero_batch(agent, environment, batch_size))
+    state = trace("init_learner", agent.init_learner, KEY)
+    return state, trace("update", agent.update, state, zero_batch(agent, environment, batch_size))
 
 
 def zero_batch(agent: Agent, environment: EnvironmentSpec, batch_size: int) -> Batch:

@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from absl import flags, logging
 
+from agents import collector
 from launch import chaos_signal
 from launch.processes import RoleRequest, die_with
 
@@ -35,7 +36,8 @@ class InjectedError(Exception):
 def resolve(path: str) -> Callable[..., Any]:
     """The object named "module:name"."""
     module, _, name = path.partition(":")
-    found: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    with collector.held():
+        found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from agents import collector
 from configs.experiment import Experiment
 from launch import command_line, resume
 from launch.display import Display
@@ -125,7 +126,8 @@ def main(argv: Sequence[str]) -> int:
             return go_on(flags.FLAGS.resume, overrides)
         experiment = command_line.experiment_of(flags.FLAGS.config, overrides)
         if flags.FLAGS.dry_run:
-            from launch import preflight  # loads JAX and TensorFlow, which takes seconds
+            with collector.held():
+                from launch import preflight  # loads JAX and TensorFlow, which takes seconds
 
             print("\n".join(preflight.check(experiment, Path(experiment.run.directory))))
             return 0

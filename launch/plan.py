@@ -13,6 +13,7 @@ from absl import app, flags, logging
 from rich.console import Console
 from rich.table import Table
 
+from agents import collector
 from configs.bounds import check_bounds
 from launch import command_line, cost_model
 from launch.cost_model import Costs, Forecast
@@ -80,8 +81,9 @@ def main(argv: Sequence[str]) -> int:
         check_bounds(experiment)
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         logging.set_verbosity(logging.WARNING)
-        from launch.assembly import assemble  # loads JAX and TensorFlow, which takes seconds
-        from launch.rehearsal import rehearse
+        with collector.held():
+            from launch.assembly import assemble  # loads JAX and TensorFlow, which takes seconds
+            from launch.rehearsal import rehearse
 
         parts = assemble(experiment)
         setting = cost_model.setting_of(experiment, parts.plan)

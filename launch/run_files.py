@@ -181,8 +181,8 @@ class CurveDrawer:
 
 
 def give_back_memory() -> None:
-    """Frees what a picture took. Its figure is full of cycles, which would stay until the collector comes by; and what is
-    freed stays with the process, in pieces that the next picture doesn't fit into: some 30 MiB an hour.
+    """Frees what a picture took. Its figure is full of cycles, which would stay until the collector comes by; and what
+    is freed stays with the process, in pieces that the next picture doesn't fit into: some 30 MiB an hour.
     """
     gc.collect()
     with contextlib.suppress(AttributeError):  # another C library than glibc

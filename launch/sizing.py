@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+from agents import collector
 from configs.experiment import Experiment
 from launch.placement import devices_of
 
@@ -58,8 +59,9 @@ def size_of(experiment: Experiment) -> Size:
     Raises:
         ValueError: what the experiment asks for can't work on any machine; the message names the field.
     """
-    from launch.preflight import check_experiment
-    from replay.plan import memory_of
+    with collector.held():
+        from launch.preflight import check_experiment
+        from replay.plan import memory_of
 
     parts, shards = check_experiment(experiment), experiment.topology.shards
     return Size(

@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from absl import logging
 
+from agents import collector
 from launch import child
 from launch.processes import Channel, Exit, RoleRequest, die_with, local_environment
 
@@ -223,7 +224,8 @@ def import_all(modules: Sequence[str]) -> None:
     for module in modules:
         started = time.monotonic()
         try:
-            importlib.import_module(module)
+            with collector.held():
+                importlib.import_module(module)
         except Exception:
             logging.warning("Can't import %s: %s", module, traceback.format_exc())
         logging.info("Imported %s in %.2f s.", module, time.monotonic() - started)

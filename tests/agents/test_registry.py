@@ -1,4 +1,6 @@
 import dataclasses
+import gc
+import sys
 
 import pytest
 
@@ -30,6 +32,14 @@ def test_every_registered_agent_is_there(name):
     made = resolve(name)
     assert made.__module__ == f"agents.{name}.agent"
     assert made.__name__ == "make_agent"
+
+
+def test_no_collection_falls_into_the_import_of_an_agent(tmp_path, monkeypatch):
+    """One that does ends the process where jaxlib registers pytrees: agents/collector.py."""
+    (tmp_path / "agent_that_looks.py").write_text("import gc\nseen = gc.isenabled()\ndef make_agent(config, spec): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert sys.modules[resolve("agent_that_looks:make_agent").__module__].seen is False
+    assert gc.isenabled()
 
 
 def test_an_agent_from_outside_is_named_by_its_path():

@@ -71,6 +71,11 @@ def replay(agent, **changes):
     return dataclasses.replace(agent, replay=dataclasses.replace(agent.replay, **changes))
 
 
+class Bag:
+    def __init__(self, value):
+        self.value = value
+
+
 FAULTS = {
     "action dtype": (
         lambda: with_output(impala(), lambda output: output._replace(action=output.action.astype(jnp.uint8))),
@@ -117,6 +122,14 @@ FAULTS = {
     "another structure": (
         lambda: with_update(impala(), lambda state, said: (tuple(state), said)),
         "update(): the state has the structure",
+    ),
+    "a state that is no pytree": (
+        lambda: dataclasses.replace(impala(), init_actor=lambda key, fleet: Bag(key)),
+        "of type Bag at its root, want a pytree of arrays",
+    ),
+    "a name in the learner's state": (
+        lambda: dataclasses.replace(apex(), init_learner=lambda key: {"name": "mine", "key": key}),
+        "init_learner() gives 'mine' of type str at ['name'], want a pytree of arrays",
     ),
     "wide priorities": (
         lambda: dataclasses.replace(apex(), initial_priorities=lambda steps: np.ones(3)),
