@@ -72,7 +72,7 @@ def test_an_agent_for_other_actions_is_refused(folder: Path, monkeypatch: pytest
 def test_the_real_program_trains_on_them(folder: Path, command: str) -> None:
     """A Gymnasium environment, one with a dict, and one of dm_env: some updates on each."""
     words = shlex.split(command)[1:]
-    said = run_python(folder, *words, "run.learner_steps=20", "run.seconds=60", timeout=240)
+    said = run_python(folder, *words, "run.learner_steps=150", "run.seconds=60", timeout=240)
     state = json.loads((folder / "runs" / "latest" / "status.json").read_text())["state"]
     assert state["learner_steps"] >= 20, said
     assert state["training_return"] is not None, said
