@@ -162,6 +162,8 @@ class _Rehearsal:
         costs = {name: _sum(turns) for name, turns in acting.items()}
         learner = _sum(learning)
         learner_steps = learner.samples / self._batch
+        if not learner_steps:
+            raise RuntimeError(f"The learner took nothing in its turns: measure longer.\n{said(self._folder)}")
         written = sum(each.inserts for each in costs.values())
         weights = sum(leaf.nbytes for leaf in describe(self._parts.params_structure()))
         return Costs(
@@ -183,9 +185,9 @@ class _Rehearsal:
 
     @contextlib.contextmanager
     def _alone(self, name: str) -> Iterator[None]:
-        others = [other for other in self._pids if other.startswith((*ACTORS, "learner")) and other != name]
-        with self._stopped(others):
+        with self._stopped([each for each in self._pids if each.startswith((*ACTORS, "learner"))]):
             time.sleep(0.5)  # until what is under way is over
+            os.kill(self._pids[name], signal.SIGCONT)
             yield
 
     @contextlib.contextmanager
