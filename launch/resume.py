@@ -6,6 +6,7 @@ import fcntl
 import json
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from configs import serialization
 from configs.experiment import Experiment
@@ -101,17 +102,21 @@ def go_back(run: RunDirectory, before: Experiment, after: Experiment) -> Iterato
     if goal or rows:
         yield f"Set aside: {rows} lines of metrics.jsonl" + (f", and checkpoints into {goal}" if goal else "") + "."
     if chosen.status is not None:
-        write_atomically(run.status, json.dumps(chosen.status))
+        # The monitor looked after the learner had saved: what the learner did in between is gone.
+        steps = min(chosen.status["state"]["learner_steps"], chosen.learner.step)
+        write_atomically(run.status, json.dumps(_with_learner_steps(chosen.status, steps)))
 
 
 def _cut_metrics(run: RunDirectory, manifest: RunManifest) -> int:
-    """Moves the lines that are newer than a checkpoint into a file of their own; how many there are."""
+    """Moves the lines of what was done after a checkpoint into a file of their own; how many there are."""
     if not run.metrics.exists() or manifest.status is None:
         return 0
     kept: list[bytes] = []
     cut: list[bytes] = []
     for line in run.metrics.read_bytes().splitlines(keepends=True):
-        (cut if _time_of(line) > manifest.status["time"] else kept).append(line)
+        newer = _number_in(line, "time") > manifest.status["time"]
+        lost = _number_in(line, "learner_steps") > manifest.learner.step
+        (cut if newer or lost else kept).append(line)
     if cut:
         with (run.path / SET_ASIDE).open("ab") as file:
             file.writelines(cut)
@@ -119,9 +124,13 @@ def _cut_metrics(run: RunDirectory, manifest: RunManifest) -> int:
     return len(cut)
 
 
-def _time_of(line: bytes) -> float:
+def _with_learner_steps(status: dict[str, Any], steps: int) -> dict[str, Any]:
+    return {**status, "state": {**status["state"], "learner_steps": steps}}
+
+
+def _number_in(line: bytes, name: str) -> float:
     try:
-        return float(json.loads(line)["time"])
+        return float(json.loads(line)[name])
     except (ValueError, KeyError, TypeError):  # half a line, of a monitor that was killed
         return 0.0
 

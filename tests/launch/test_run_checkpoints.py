@@ -37,10 +37,14 @@ class Saved:
             root,
             learner_manifests.LearnerManifest(step=step, saved_at=float(next(CLOCK)), files=fingerprints(folder)),
         )
+        self.look(step)
+
+    def look(self, step: int) -> None:
+        """The monitor writes down where the learner is."""
         now = float(next(CLOCK))
-        self.run.status.write_text(json.dumps({"time": now, "steps": step}))
+        self.run.status.write_text(json.dumps({"time": now, "state": {"learner_steps": step}}))
         with self.run.metrics.open("a") as file:
-            file.write(json.dumps({"time": now, "steps": step}) + "\n")
+            file.write(json.dumps({"time": now, "learner_steps": step}) + "\n")
 
     def shard(self, index: int, number: int) -> None:
         folder = shard_manifests.folder_of(self.run.checkpoints / f"replay-{index}", number)
@@ -64,6 +68,14 @@ class Saved:
         root = self.run.checkpoints
         return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.name in ("weights", "items"))
 
+    def learner_steps(self) -> tuple[int, list[int], list[int]]:
+        """Of the status, of the metrics and of what was set aside."""
+        metrics, aside = (
+            [json.loads(line)["learner_steps"] for line in path.read_text().splitlines()]
+            for path in (self.run.metrics, self.run.path / resume.SET_ASIDE)
+        )
+        return json.loads(self.run.status.read_text())["state"]["learner_steps"], metrics, aside
+
 
 @pytest.fixture
 def saved(tmp_path: Path) -> Saved:
@@ -80,7 +92,7 @@ def test_parts_are_tied_when_everybody_has_saved_anew(saved: Saved) -> None:
     assert (tied.learner.step, [part.items for part in tied.shards]) == (100, [{"trajectories": 10}] * 2)
     assert tied.config["name"] == "apex_catch"
     assert tied.status is not None
-    assert tied.status["steps"] == 100
+    assert tied.status["state"]["learner_steps"] == 100
     saved.learner(200)
     saved.shard(0, 2)
     assert saved.checkpoints.tie(all_new=True) is None  # the other shard's is of an earlier time
@@ -122,12 +134,21 @@ def test_what_is_newer_than_the_checkpoint_is_set_aside(saved: Saved) -> None:
     assert [path.split("/", 2)[2] for path in saved.left() if path.startswith("set_aside")] == [
         "learner/200/weights", "replay-1/000002/data/items",
     ]  # fmt: skip
-    assert json.loads(saved.run.status.read_text())["steps"] == 100
-    assert [json.loads(line)["steps"] for line in saved.run.metrics.read_text().splitlines()] == [100]
-    aside = (saved.run.path / resume.SET_ASIDE).read_text().splitlines()
-    assert [json.loads(line)["steps"] for line in aside] == [200]
+    assert saved.learner_steps() == (100, [100], [200])
     assert saved.go_back().startswith("Going on from learner step 100")
     assert "Set aside" not in saved.go_back()
+
+
+def test_steps_that_the_learner_did_before_the_shards_had_saved_are_not_counted(saved: Saved) -> None:
+    saved.learner(100)
+    saved.look(130)
+    for index in range(2):
+        saved.shard(index, 1)
+    saved.look(150)
+    saved.checkpoints.tie(all_new=True)
+    saved.look(170)
+    assert "Set aside: 3 lines of metrics.jsonl." in saved.go_back()
+    assert saved.learner_steps() == (100, [100], [130, 150, 170])
 
 
 @pytest.mark.parametrize("part", ["learner/200/weights", "replay-1/000002/data/items"])
