@@ -1,6 +1,7 @@
 """TensorBoard's event files, written where they are asked for."""
 
 import itertools
+import struct
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -10,6 +11,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.proto.summary_pb2 import Summary
 
 FLUSH_PERIOD = 5.0  # seconds; a flush waits for the disk
+HEAD, TAIL = struct.Struct("<QI"), 4  # bytes around a record: its length with that one's checksum, and its own checksum
 
 
 class EventFile:
@@ -54,3 +56,32 @@ class EventFile:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.close()
+
+
+def set_aside_events(folder: Path, since: float, aside: Path) -> None:
+    """Takes out of each event file what was written from `since` on, in seconds since the epoch; the files as they were
+    go into the folder `aside`.
+    """
+    for path in sorted(folder.glob("events.*")):
+        data = path.read_bytes()
+        kept = data[: _length_before(data, since)]
+        if len(kept) < len(data):
+            aside.mkdir(exist_ok=True)
+            if (aside / path.name).exists():
+                path.unlink()  # what is there begins with it: nobody appends to an earlier monitor's file
+            else:
+                path.rename(aside / path.name)
+            if kept:
+                path.write_bytes(kept)
+
+
+def _length_before(data: bytes, since: float) -> int:
+    """Bytes of the events before `since`, which follow one another in time; a record that was cut off is none."""
+    end = 0
+    while end + HEAD.size <= len(data):
+        start = end + HEAD.size
+        length, _ = HEAD.unpack_from(data, end)
+        if start + length + TAIL > len(data) or Event.FromString(data[start : start + length]).wall_time >= since:
+            break
+        end = start + length + TAIL
+    return end

@@ -21,6 +21,7 @@ MIGRATED = ("agent_config.replay", "topology.shards")
 FIXED = ("agent", "environment.name", "environment.library", "environment.options", *MIGRATED)
 LOCK = ".lock"
 SET_ASIDE = "metrics_set_aside.jsonl"  # lines of what was done after the checkpoint that the run went back to
+EVENTS_SET_ASIDE = "tensorboard_set_aside"  # event files as they were, outside the folder that TensorBoard is given
 
 
 def resumed_experiments(
@@ -99,18 +100,24 @@ def go_back(run: RunDirectory, before: Experiment, after: Experiment) -> Iterato
         yield f"MIGRATED: {path} was {was} and is {is_now}; no checkpoint of the tables fits that, so they begin empty."
     goal = checkpoints.set_aside(chosen, shards_too=bool(migrated))
     rows = _cut_metrics(run, chosen)
+    if rows:
+        from launch.event_file import set_aside_events  # loads TensorBoard's protocol, which other starts don't need
+
+        set_aside_events(run.tensorboard, min(_number_in(row, "time") for row in rows), run.path / EVENTS_SET_ASIDE)
     if goal or rows:
-        yield f"Set aside: {rows} lines of metrics.jsonl" + (f", and checkpoints into {goal}" if goal else "") + "."
+        yield (
+            f"Set aside: {len(rows)} lines of metrics.jsonl" + (f", and checkpoints into {goal}" if goal else "") + "."
+        )
     if chosen.status is not None:
         # The monitor looked after the learner had saved: what the learner did in between is gone.
         steps = min(chosen.status["state"]["learner_steps"], chosen.learner.step)
         write_atomically(run.status, json.dumps(_with_learner_steps(chosen.status, steps)))
 
 
-def _cut_metrics(run: RunDirectory, manifest: RunManifest) -> int:
-    """Moves the lines of what was done after a checkpoint into a file of their own; how many there are."""
+def _cut_metrics(run: RunDirectory, manifest: RunManifest) -> list[bytes]:
+    """Moves the lines of what was done after a checkpoint into a file of their own; gives them back."""
     if not run.metrics.exists() or manifest.status is None:
-        return 0
+        return []
     kept: list[bytes] = []
     cut: list[bytes] = []
     for line in run.metrics.read_bytes().splitlines(keepends=True):
@@ -121,7 +128,7 @@ def _cut_metrics(run: RunDirectory, manifest: RunManifest) -> int:
         with (run.path / SET_ASIDE).open("ab") as file:
             file.writelines(cut)
         write_atomically(run.metrics, b"".join(kept))
-    return len(cut)
+    return cut
 
 
 def _with_learner_steps(status: dict[str, Any], steps: int) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """The files of a run, on a disk that takes nothing for a while."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from launch.event_file import EventFile
+from launch.event_file import EventFile, set_aside_events
 from launch.run_directory import RunDirectory
 from launch.run_files import RunFiles, read_rows
 from launch.run_state import Evaluation, RunState, RunStatus, read_status
@@ -49,6 +50,32 @@ def test_event_files_of_one_second_are_told_apart(tmp_path: Path) -> None:
     events = EventAccumulator(str(tmp_path))
     events.Reload()
     assert len(events.Scalars("a")) == 3
+
+
+def test_events_after_a_moment_are_set_aside(tmp_path: Path) -> None:
+    folder, aside, now = tmp_path / "tensorboard", tmp_path / "aside", time.time()
+    for first in (1, 4):  # the second file is of a monitor that was started again
+        file = EventFile(folder)
+        for step in range(first, first + 3):
+            file.write(now + step, [(step, {"a": float(step)})])
+        file.close()
+    with sorted(folder.iterdir())[0].open("ab") as torn:
+        torn.write(b"half a record")
+
+    def steps(path: Path) -> list[int]:
+        events = EventAccumulator(str(path))
+        events.Reload()
+        return [event.step for event in events.Scalars("a")]
+
+    set_aside_events(folder, now + 4.5, aside)
+    assert steps(folder) == [1, 2, 3, 4]
+    assert sorted(steps(aside)) == [1, 2, 3, 4, 5, 6]
+    set_aside_events(folder, now + 2.5, aside)
+    assert steps(folder) == [1, 2]
+    assert sorted(steps(aside)) == [1, 2, 3, 4, 5, 6]
+    before = [path.read_bytes() for path in folder.iterdir()]
+    set_aside_events(folder, now + 2.5, aside)
+    assert [path.read_bytes() for path in folder.iterdir()] == before
 
 
 def test_a_line_is_strict_json(tmp_path: Path) -> None:
