@@ -100,9 +100,10 @@ class Monitor:
         for evaluation in evaluations:
             self._target.add(evaluation)
         reason = self._target.reason or end_reason(state, self._limits)
+        waits = () if ended else who_waits(state, now)
         if not ended:
-            self._watch(state, now)
-        report = self._report(state, now, ended=ended or bool(reason), reason=reason)
+            self._watch(state, now, waits)
+        report = self._report(state, now, waits, ended=ended or bool(reason), reason=reason)
         self._drawer.curve.add(self._files.write(report, returns, evaluations))
         if report.ended:
             self._drawer.draw_last(title_of(report))
@@ -131,21 +132,21 @@ class Monitor:
         self._aggregate.mark(now)
         return now
 
-    def _report(self, state: RunState, now: float, *, ended: bool, reason: str) -> RunStatus:
+    def _report(self, state: RunState, now: float, waits: tuple[str, ...], *, ended: bool, reason: str) -> RunStatus:
         return RunStatus(
             preset=self._preset,
             started=self._started,
             time=now,
             state=state,
             limits=self._limits,
-            waits=() if ended else (*self._alarms, *who_waits(state, now)),
+            waits=() if ended else (*self._alarms, *waits),
             advice=self._advice,
             ended=ended,
             reason=reason,
             saved=self._aggregate.save(),
         )
 
-    def _watch(self, state: RunState, now: float) -> None:
+    def _watch(self, state: RunState, now: float, waits: tuple[str, ...]) -> None:
         """Says every 10 s how it goes, and what is wrong when nothing has moved for long."""
         clock, position = time.monotonic(), (state.environment_steps, state.learner_steps)
         if position != self._position:
@@ -169,7 +170,7 @@ class Monitor:
             state.environment_steps, state.environment_steps_per_second, state.learner_steps,
             state.learner_steps_per_second,
             "of no episode yet" if state.training_return is None else f"{state.training_return:.1f}",
-            "; ".join((*([f"Waiting: {missing}"] if missing else ()), *who_waits(state, now))),
+            "; ".join((*([f"Waiting: {missing}"] if missing else ()), *waits)),
         )  # fmt: skip
         for line in self._alarms:
             logging.warning("Stale weights: %s", line)

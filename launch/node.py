@@ -263,7 +263,7 @@ class Node:
         return [
             RoleRequest(
                 each.name,
-                "launch.heartbeat:run",
+                "launch.liveness:run",
                 pickle.dumps(each),
                 environment,
                 str(self._logs / f"{each.name}.log"),
@@ -274,7 +274,7 @@ class Node:
     def _start_warm(self) -> str:
         listener, address = listen()
         with listener:
-            self._warm = warm.start(listener, [*warm.MODULES, "launch.heartbeat"], self._logs / "warm.log", {})
+            self._warm = warm.start(listener, [*warm.MODULES, "launch.liveness"], self._logs / "warm.log", {})
         return address
 
     def _wait_for_names(self) -> bool:

@@ -1,6 +1,6 @@
 """Probes of a node, for Kubernetes: `python -m launch.probe live|ready|started`; exit code 0 says yes.
 
-A node's processes touch files while they are well (launch/heartbeat.py); this only looks at how old those are. So it
+A node's processes touch files while they are well (launch/liveness.py); this only looks at how old those are. So it
 takes 0.05 s and 10 MB where asking the shard from a new process would take 5 s and 440 MB, every few seconds.
 """
 

@@ -115,7 +115,6 @@ class VariableFetcher:
         self._fetched: tuple[Manifest, Tree] | None = None
         self._given: Manifest | None = None  # what newest() gave last
         self._seen: TableState | None = None  # of the shard's table when it was last looked into
-        self._confirmed = self._given_confirmed = -float("inf")  # when fetched / given weights were known as the newest
         self._mismatch = ""
         self._heard = 0.0  # when the shard last answered with weights
         self._doing = "asking for the version"
@@ -140,7 +139,6 @@ class VariableFetcher:
             if self._fetched is None or self._fetched[0] is self._given:
                 return None
             self._given, tree = self._fetched
-            self._given_confirmed = self._confirmed
             self.version = self._given.version
             return tree, self.version
 
@@ -163,11 +161,6 @@ class VariableFetcher:
         """Of the weights that newest() would give; -1 before the first."""
         with self._condition:
             return -1 if self._fetched is None else self._fetched[0].version
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since the weights newest() gave last were known to be the shard's newest; inf before the first."""
-        return time.monotonic() - self._given_confirmed
 
     def close(self, timeout: float = 5.0) -> None:
         """Stops. A download from a shard that is gone can't be cancelled: its thread is left to itself and logged."""
@@ -211,7 +204,6 @@ class VariableFetcher:
             return
         self._heard = asked
         if state == self._seen:
-            self._confirm(asked)
             return
         self._doing = "reading the manifest"
         announced = Manifest.from_bytes(self._sample(MANIFESTS)[0])
@@ -223,7 +215,6 @@ class VariableFetcher:
             if not self._download(announced):
                 return  # and look again
         self._seen = state
-        self._confirm(asked)
 
     def _download(self, announced: Manifest) -> bool:
         """Whether the weights in hand are now at least as new as `announced`."""
@@ -235,7 +226,6 @@ class VariableFetcher:
         with self._condition:
             self._fetched, self._mismatch = (manifest, tree), ""
             self.delay_s = time.time() - manifest.published
-            self._confirmed = time.monotonic()
             self._condition.notify_all()
         return not self._is_newer(announced)
 
@@ -261,10 +251,3 @@ class VariableFetcher:
                 self._condition.notify_all()
             return False
         return True
-
-    def _confirm(self, asked: float) -> None:
-        with self._condition:
-            if not self._mismatch:
-                self._confirmed = max(self._confirmed, asked)
-                if self._fetched is not None and self._given is self._fetched[0]:
-                    self._given_confirmed = self._confirmed

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from launch.heartbeat import WatchedStop
+from launch.liveness import WatchedStop
 from launch.probe import complaint, container_start
 from tests.launch.programs import REPOSITORY
 
