@@ -36,6 +36,7 @@ NOT_NEGATIVE = Bound(0)
 # By field name, of whichever agent has it: what it is, and its bound.
 MEANINGS: Mapping[str, tuple[str, Bound]] = {
     "learning_rate": ("the size of a step; 0 learns nothing", NOT_NEGATIVE),
+    "annealing_steps": ("a count of learner steps; 0: never", NOT_NEGATIVE),
     "discount": ("what a reward is worth a step later", SHARE),
     "reward_clip": ("the largest reward that counts; 0: any", NOT_NEGATIVE),
     "reward_scale": ("what rewards are multiplied by", POSITIVE),

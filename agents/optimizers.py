@@ -10,20 +10,27 @@ from agents.names import OptimizerName
 
 
 def make_optimizer(
-    name: OptimizerName, learning_rate: float, epsilon: float, max_gradient_norm: float, rmsprop_decay: float
+    name: OptimizerName,
+    learning_rate: float,
+    epsilon: float,
+    max_gradient_norm: float,
+    rmsprop_decay: float,
+    annealing_steps: int = 0,
 ) -> optax.GradientTransformation:
     """Clips the gradient by its global norm, then takes a step.
 
-    "rmsprop" is Tieleman and Hinton's (2012), "centered_rmsprop" that of the DQN family (Graves 2013), which divides by
-    the deviation around the mean gradient. Only these two look at `rmsprop_decay`.
+    The learning rate falls linearly to 0 over `annealing_steps` of them; 0: it stays. "rmsprop" is Tieleman and
+    Hinton's (2012), "centered_rmsprop" that of the DQN family (Graves 2013), which divides by the deviation around the
+    mean gradient. Only these two look at `rmsprop_decay`.
     """
+    rate = optax.linear_schedule(learning_rate, 0.0, annealing_steps) if annealing_steps else learning_rate
     match name:
         case "adam":
-            step = optax.adam(learning_rate, eps=epsilon)
+            step = optax.adam(rate, eps=epsilon)
         case "rmsprop":
-            step = optax.rmsprop(learning_rate, decay=rmsprop_decay, eps=epsilon)
+            step = optax.rmsprop(rate, decay=rmsprop_decay, eps=epsilon)
         case "centered_rmsprop":
-            step = optax.rmsprop(learning_rate, decay=rmsprop_decay, eps=epsilon, centered=True)
+            step = optax.rmsprop(rate, decay=rmsprop_decay, eps=epsilon, centered=True)
         case _:
             assert_never(name)
     chain = optax.chain(optax.clip_by_global_norm(max_gradient_norm), step)

@@ -48,7 +48,12 @@ def make_agent(config: ImpalaConfig, environment: EnvironmentSpec) -> Agent:
     torso = make_torso(config.network, config.hidden_sizes, environment)
     network = PolicyValueHead(torso, actions)
     optimizer = make_optimizer(
-        config.optimizer, config.learning_rate, config.epsilon, config.max_gradient_norm, config.rmsprop_decay
+        config.optimizer,
+        config.learning_rate,
+        config.epsilon,
+        config.max_gradient_norm,
+        config.rmsprop_decay,
+        config.annealing_steps,
     )
 
     def init_actor(key: Key, fleet: Fleet) -> ActorState:

@@ -20,6 +20,7 @@ class ImpalaConfig:
     clip_rho: float = 1.0  # rho-bar, bound of the importance ratio in targets and policy gradient; at least 1
     optimizer: OptimizerName = "adam"
     learning_rate: float = 0.0006
+    annealing_steps: int = 0  # learner steps over which the learning rate falls linearly to 0; 0: it stays
     rmsprop_decay: float = 0.99
     epsilon: float = 1e-5  # of the optimiser; the paper's RMSProp: 0.01, for a summed loss
     max_gradient_norm: float = 40.0  # of the mean loss; the paper clips the gradient of a sum at 40

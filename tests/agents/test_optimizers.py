@@ -31,3 +31,13 @@ def test_gradients_are_clipped_by_their_norm(clip):
     clipped = np.asarray([3.0, 4.0]) * min(1.0, clip / 5)
     np.testing.assert_allclose(step([3.0, 4.0]), step(clipped), rtol=1e-5)
     assert np.allclose(step([3.0, 4.0]), step([6.0, 8.0])) == (clip <= 5)
+
+
+def test_the_learning_rate_falls_to_0_in_a_straight_line():
+    optimizer = make_optimizer("adam", 0.1, 1e-8, 40.0, 0.9, annealing_steps=4)
+    params, sizes = jnp.zeros(1), []
+    state = optimizer.init(params)
+    for _ in range(6):
+        change, state = optimizer.update(jnp.ones(1), state, params)  # Adam's steps are as long as the learning rate
+        sizes.append(-float(change[0]))
+    np.testing.assert_allclose(sizes, [0.1, 0.075, 0.05, 0.025, 0.0, 0.0], rtol=1e-4, atol=1e-9)
