@@ -48,11 +48,22 @@ class Curve:
             self.evaluations = self.evaluations[:-1:2] + self.evaluations[-1:]
 
 
-def draw_curve(curve: Curve, title: str, path: Path, target: float | None = None) -> None:
-    """Draws return against environment steps and against wall time, and replaces the PNG at `path`."""
+def make_figure() -> Figure:
+    """An empty one to draw curves on, again and again."""
     # Figure and not pyplot: pyplot keeps figures in a global and isn't safe in a thread.
     figure = Figure(figsize=(10, 4.2), dpi=100, layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def draw_curve(curve: Curve, title: str, path: Path, target: float | None = None, figure: Figure | None = None) -> None:
+    """Draws return against environment steps and against wall time, and replaces the PNG at `path`.
+
+    `figure` is drawn on, and cleared before; None: a new one. Matplotlib remembers for each how large every text was,
+    4,096 of them in all: a new one for each picture of a run takes megabytes within an hour.
+    """
+    figure = figure or make_figure()
+    figure.clear()
     left, right = figure.subplots(1, 2, sharey=True)
     last = max([row[0] for row in curve.training] + [row[0] for row in curve.evaluations], default=0.0)
     unit, seconds = next(((u, s) for u, s in (("hours", 3600.0), ("minutes", 60.0)) if last >= 3 * s), ("seconds", 1.0))

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from absl import logging
+from matplotlib.figure import Figure
 
-from launch.curve import Curve, draw_curve
+from launch.curve import Curve, draw_curve, make_figure
 from launch.event_file import EventFile
 from launch.run_directory import RunDirectory, to_json, write_atomically
 from launch.run_state import Evaluation, RunState, RunStatus
@@ -152,6 +153,7 @@ class CurveDrawer:
         """`period` in seconds; longer where drawing is slow."""
         self.curve = Curve()
         self._path, self._target, self._period = path, target, period
+        self._figure = make_figure()
         self._next = time.monotonic() + period / 4  # an early first one, so that there is something to see
         self._thread: threading.Thread | None = None
 
@@ -159,7 +161,9 @@ class CurveDrawer:
         """Starts a picture if it is time to."""
         if time.monotonic() >= self._next and not (self._thread and self._thread.is_alive()):
             self._next = math.inf  # set when it is done
-            self._thread = threading.Thread(target=self._draw, args=(self.curve.copy(), title), name="curve")
+            self._thread = threading.Thread(
+                target=self._draw, args=(self.curve.copy(), title, self._figure), name="curve"
+            )
             self._thread.daemon = True
             self._thread.start()
 
@@ -167,12 +171,12 @@ class CurveDrawer:
         """Draws the final picture, here and now."""
         if self._thread:
             self._thread.join(timeout=10)
-        self._draw(self.curve, title)
+        self._draw(self.curve, title, make_figure())  # the thread may draw on the other one still
 
-    def _draw(self, curve: Curve, title: str) -> None:
+    def _draw(self, curve: Curve, title: str, figure: Figure) -> None:
         began = time.monotonic()
         try:
-            draw_curve(curve, title, self._path, self._target)
+            draw_curve(curve, title, self._path, self._target, figure)
         except Exception as error:  # a run doesn't end for a picture
             logging.error("The learning curve could not be drawn: %s", error, exc_info=not isinstance(error, OSError))
         give_back_memory()

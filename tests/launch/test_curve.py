@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from launch.curve import Curve, draw_curve
+from launch.curve import Curve, draw_curve, make_figure
 
 
 def row(step: int, evaluation: float | None = None) -> dict[str, Any]:
@@ -43,6 +43,17 @@ def test_the_picture_shows_what_there_is(tmp_path: Path) -> None:
     draw_curve(Curve(), "nothing yet", tmp_path / "empty.png")
     assert count_pixels(tmp_path / "empty.png", BLUE) == 0  # control
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.png", "full.png", "training.png"]
+
+
+def test_a_figure_that_was_drawn_on_gives_the_same_picture(tmp_path: Path) -> None:
+    curve, figure = Curve(), make_figure()
+    for step in range(50):
+        curve.add(row(step, evaluation=float(step)))
+        if step % 20 == 0:
+            draw_curve(curve, f"step {step}", tmp_path / "again.png", target=60.0, figure=figure)
+    draw_curve(curve, "the end", tmp_path / "again.png", figure=figure)
+    draw_curve(curve, "the end", tmp_path / "new.png")
+    assert (tmp_path / "again.png").read_bytes() == (tmp_path / "new.png").read_bytes()
 
 
 def test_a_long_run_is_thinned_evenly_and_keeps_its_evaluations_ends() -> None:
