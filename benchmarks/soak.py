@@ -27,6 +27,7 @@ class Sample(NamedTuple):
 
     seconds: float
     rss: dict[str, float]  # MiB, by role
+    own: dict[str, float]  # the part of it that is no file's: the kernel drops and reads pages of libraries as it likes
     insert_ms: float  # the median of the shards
     sample_ms: float
     environment_steps: int
@@ -46,9 +47,11 @@ def watch(running: Running, minutes: float) -> Iterator[Sample]:
     while (seconds := time.monotonic() - began) < 60 * minutes:
         insert_ms, sample_ms = np.median([canary.probe(TIMEOUT) for canary in canaries], axis=0) * 1e3
         state = running.status()["state"]
+        memory = {name: process.memory_info() for name, process in processes.items()}
         yield Sample(
             seconds,
-            {name: process.memory_info().rss / 2**20 for name, process in processes.items()},
+            {name: info.rss / 2**20 for name, info in memory.items()},
+            {name: (info.rss - info.shared) / 2**20 for name, info in memory.items()},
             float(insert_ms),
             float(sample_ms),
             state["environment_steps"],
@@ -69,10 +72,11 @@ def report(samples: Sequence[Sample]) -> str:
     warm = min(WARM_UP, samples[-1].seconds / 3)
     counted = [sample for sample in samples if sample.seconds >= warm]
     seconds = [sample.seconds for sample in counted]
-    lines = [f"{'role':<14}{'RSS after warm-up':>18}{'at the end':>12}{'slope':>14}"]
+    lines = [f"{'role':<14}{'RSS after warm-up':>18}{'at the end':>12}{'slope':>14}{'of what is its own':>22}"]
     for name in counted[0].rss:
         values = [sample.rss[name] for sample in counted]
-        lines.append(f"{name:<14}{values[0]:>14.1f} MiB{values[-1]:>8.1f} MiB{slope(seconds, values):>9.2f} %/h")
+        line = f"{name:<14}{values[0]:>14.1f} MiB{values[-1]:>8.1f} MiB{slope(seconds, values):>9.2f} %/h"
+        lines.append(f"{line}{slope(seconds, [sample.own[name] for sample in counted]):>17.2f} %/h")
     thirds = np.array_split(np.asarray([[sample.insert_ms, sample.sample_ms] for sample in counted]), 3)
     for index, what in enumerate(("insert", "sample")):
         medians = ", ".join(f"{np.median(third[:, index]):.2f}" for third in thirds)
@@ -107,9 +111,10 @@ def write(samples: Sequence[Sample], path: Path) -> None:
     """One line a sample."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["seconds", *(f"rss_mib_{name}" for name in samples[0].rss), *Sample._fields[2:]])
+        names = [f"{kind}_mib_{name}" for kind in ("rss", "own") for name in samples[0].rss]
+        writer.writerow(["seconds", *names, *Sample._fields[3:]])
         for sample in samples:
-            row = (sample.seconds, *sample.rss.values(), *sample[2:])
+            row = (sample.seconds, *sample.rss.values(), *sample.own.values(), *sample[3:])
             writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in row])
 
 
