@@ -80,7 +80,8 @@ def rates_of(config: str, overrides: Sequence[str], seconds: float, settle: floa
 def program(config: str, overrides: Sequence[str]) -> Iterator[Running]:
     """Launches a preset as a person would, and ends it as Ctrl-C does."""
     with tempfile.TemporaryDirectory() as parent:
-        command = [sys.executable, "-m", "launch.local", f"--config={config}", "--set", f"run.directory={parent}"]
+        launcher = ["launch.background", str(os.getpid())]  # ends with this process, whatever ends that
+        command = [sys.executable, "-m", *launcher, f"--config={config}", "--set", f"run.directory={parent}"]
         began = time.time()
         with open(os.path.join(parent, "output.txt"), "wb") as output:
             process = subprocess.Popen([*command, *overrides], stdout=output, stderr=subprocess.STDOUT)
