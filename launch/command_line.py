@@ -1,9 +1,10 @@
 """What all commands that take an experiment share: --config, --set, and a --help that says everything."""
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import app, flags, logging
 
 from configs.experiment import Experiment
 from configs.fields import list_fields
@@ -30,6 +31,12 @@ def parse(argv: Sequence[str]) -> list[str]:
     if stray:
         raise SystemExit(f"{stray[0]!r} is neither a flag nor a field=value. Try --help.")
     return left
+
+
+def quieten() -> None:
+    """Before a command loads JAX and TensorFlow itself: what they have to say of this machine isn't what was asked."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    logging.set_verbosity(logging.WARNING)
 
 
 def experiment_of(config: str | None, overrides: Sequence[str]) -> Experiment:

@@ -92,6 +92,7 @@ def main(argv: Sequence[str]) -> int:
         check_topology(experiment)
         if not values.output:
             raise ValueError("--output is missing. Set --output=FOLDER.")
+        command_line.quieten()
         run = Run(
             name=name,
             image=values.image,

@@ -126,6 +126,7 @@ def main(argv: Sequence[str]) -> int:
             return go_on(flags.FLAGS.resume, overrides)
         experiment = command_line.experiment_of(flags.FLAGS.config, overrides)
         if flags.FLAGS.dry_run:
+            command_line.quieten()
             with collector.held():
                 from launch import preflight  # loads JAX and TensorFlow, which takes seconds
 

@@ -4,12 +4,11 @@ python -m launch.plan --config=apex_pong --set topology.shards=4 topology.actors
 python -m launch.plan --config=impala_pong --set topology.actors=500 --environment_steps_per_second=250000
 """
 
-import os
 import sys
 from collections.abc import Sequence
 
 import psutil
-from absl import app, flags, logging
+from absl import app, flags
 from rich.console import Console
 from rich.table import Table
 
@@ -79,8 +78,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         experiment = command_line.experiment_of(values.config, overrides)
         check_bounds(experiment)
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        logging.set_verbosity(logging.WARNING)
+        command_line.quieten()
         with collector.held():
             from launch.assembly import assemble  # loads JAX and TensorFlow, which takes seconds
             from launch.rehearsal import rehearse

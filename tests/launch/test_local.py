@@ -79,6 +79,7 @@ def test_dry_run_prints_the_program_and_starts_nothing(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for wanted in ("2 replay shards", "Pong-v5", "GiB", "max_size=150000", "4 rows"):
         assert wanted in done.stdout
+    assert "INFO" not in done.stderr  # what libraries say of this machine
     assert list(tmp_path.iterdir()) == []
 
 
