@@ -4,9 +4,9 @@ import contextlib
 import dataclasses
 import fcntl
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from configs import serialization
 from configs.experiment import Experiment
@@ -99,47 +99,46 @@ def go_back(run: RunDirectory, before: Experiment, after: Experiment) -> Iterato
     for path, was, is_now in migrated:
         yield f"MIGRATED: {path} was {was} and is {is_now}; no checkpoint of the tables fits that, so they begin empty."
     goal = checkpoints.set_aside(chosen, shards_too=bool(migrated))
-    rows = _cut_metrics(run, chosen)
+    rows, since = _cut_metrics(run, chosen)
     if rows:
         from launch.event_file import set_aside_events  # loads TensorBoard's protocol, which other starts don't need
 
-        set_aside_events(run.tensorboard, min(_number_in(row, "time") for row in rows), run.path / EVENTS_SET_ASIDE)
+        set_aside_events(run.tensorboard, since, run.path / EVENTS_SET_ASIDE)
     if goal or rows:
-        yield (
-            f"Set aside: {len(rows)} lines of metrics.jsonl" + (f", and checkpoints into {goal}" if goal else "") + "."
-        )
+        yield f"Set aside: {rows} lines of metrics.jsonl" + (f", and checkpoints into {goal}" if goal else "") + "."
     if chosen.status is not None:
         # The monitor looked after the learner had saved: what the learner did in between is gone.
-        steps = min(chosen.status["state"]["learner_steps"], chosen.learner.step)
-        write_atomically(run.status, json.dumps(_with_learner_steps(chosen.status, steps)))
+        state = {**chosen.status["state"], "learner_steps": chosen.learner.step}
+        write_atomically(run.status, json.dumps({**chosen.status, "state": state}))
 
 
-def _cut_metrics(run: RunDirectory, manifest: RunManifest) -> list[bytes]:
-    """Moves the lines of what was done after a checkpoint into a file of their own; gives them back."""
+def _cut_metrics(run: RunDirectory, manifest: RunManifest) -> tuple[int, float]:
+    """Moves the lines of what was done after a checkpoint into a file of their own. How many there are, and when the
+    first was written, in seconds since the epoch.
+
+    They are the last ones: a learner that fell back earlier in the run had done more steps then, and that is history.
+    """
     if not run.metrics.exists() or manifest.status is None:
-        return []
-    kept: list[bytes] = []
-    cut: list[bytes] = []
-    for line in run.metrics.read_bytes().splitlines(keepends=True):
-        newer = _number_in(line, "time") > manifest.status["time"]
-        lost = _number_in(line, "learner_steps") > manifest.learner.step
-        (cut if newer or lost else kept).append(line)
-    if cut:
+        return 0, math.inf
+    lines = run.metrics.read_bytes().splitlines(keepends=True)
+    times, steps = ([_number_in(line, name) for line in lines] for name in ("time", "learner_steps"))
+    before = [
+        time <= manifest.status["time"] and step <= manifest.learner.step
+        for time, step in zip(times, steps, strict=True)
+    ]
+    kept = max((count for count, is_before in enumerate(before, 1) if is_before), default=0)
+    if kept < len(lines):
         with (run.path / SET_ASIDE).open("ab") as file:
-            file.writelines(cut)
-        write_atomically(run.metrics, b"".join(kept))
-    return cut
-
-
-def _with_learner_steps(status: dict[str, Any], steps: int) -> dict[str, Any]:
-    return {**status, "state": {**status["state"], "learner_steps": steps}}
+            file.writelines(lines[kept:])
+        write_atomically(run.metrics, b"".join(lines[:kept]))
+    return len(lines) - kept, min(filter(math.isfinite, times[kept:]), default=math.inf)
 
 
 def _number_in(line: bytes, name: str) -> float:
     try:
         return float(json.loads(line)[name])
     except (ValueError, KeyError, TypeError):  # half a line, of a monitor that was killed
-        return 0.0
+        return math.nan
 
 
 def reopen(run: RunDirectory, experiment: Experiment) -> None:

@@ -151,6 +151,21 @@ def test_steps_that_the_learner_did_before_the_shards_had_saved_are_not_counted(
     assert saved.learner_steps() == (100, [100], [130, 150, 170])
 
 
+def test_steps_of_before_the_learner_fell_back_stay(saved: Saved) -> None:
+    saved.look(180)  # then the learner was killed, and went on from an earlier checkpoint of its own
+    saved.look(90)
+    with saved.run.metrics.open("a") as file:
+        file.write("half a li\n")
+    saved.all(1)
+    saved.checkpoints.tie(all_new=True)
+    saved.look(170)
+    with saved.run.metrics.open("a") as file:
+        file.write("half a line more\n")
+    assert "Set aside: 2 lines of metrics.jsonl." in saved.go_back()
+    assert "180" in saved.run.metrics.read_text()
+    assert (saved.run.path / resume.SET_ASIDE).read_text().splitlines()[1] == "half a line more"
+
+
 @pytest.mark.parametrize("part", ["learner/200/weights", "replay-1/000002/data/items"])
 @pytest.mark.parametrize("how", ["missing", "cut", "flipped"])
 def test_a_checkpoint_with_a_damaged_part_is_skipped_whole(saved: Saved, part: str, how: str) -> None:
