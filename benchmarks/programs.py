@@ -2,17 +2,15 @@
 
 import contextlib
 import json
-import os
 import re
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launch.background import started
 from launch.faults import log_time
 
 
@@ -80,18 +78,6 @@ def rates_of(config: str, overrides: Sequence[str], seconds: float, settle: floa
 def program(config: str, overrides: Sequence[str]) -> Iterator[Running]:
     """Launches a preset as a person would, and ends it as Ctrl-C does."""
     with tempfile.TemporaryDirectory() as parent:
-        launcher = ["launch.background", str(os.getpid())]  # ends with this process, whatever ends that
-        command = [sys.executable, "-m", *launcher, f"--config={config}", "--set", f"run.directory={parent}"]
         began = time.time()
-        with open(os.path.join(parent, "output.txt"), "wb") as output:
-            process = subprocess.Popen([*command, *overrides], stdout=output, stderr=subprocess.STDOUT)
-        try:
-            while not (Path(parent) / "latest").exists():
-                if process.poll() is not None:
-                    raise RuntimeError((Path(parent) / "output.txt").read_text())
-                time.sleep(0.02)
-            yield Running(process, began, (Path(parent) / "latest").resolve())
-        finally:
-            if process.poll() is None:
-                process.send_signal(signal.SIGINT)
-            process.wait(timeout=60)
+        with started(config, overrides, Path(parent)) as background:
+            yield Running(background.process, began, background.run.path)
