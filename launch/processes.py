@@ -88,10 +88,16 @@ class Channel:
     def receive(self) -> Any:
         """The next message; None when the peer is gone. Waits up to 5 s: call it when readable."""
         try:
-            data = self._connection.recv(_LARGEST_MESSAGE)
+            data = self._receive()
         except OSError:
             return None
         return pickle.loads(data) if data else None
+
+    def _receive(self) -> bytes:
+        try:
+            return self._connection.recv(_LARGEST_MESSAGE)
+        except ConnectionResetError:  # said once, and before what the peer sent, where it left without reading ours
+            return self._connection.recv(_LARGEST_MESSAGE)
 
     def close(self) -> None:
         """Closes this end; the peer sees it at once."""

@@ -53,6 +53,16 @@ def test_messages_stay_apart_and_a_lost_peer_is_told():
         connect(name)
 
 
+def test_what_a_peer_sent_before_it_left_arrives_even_if_it_left_ours_unread():
+    ours, theirs = (Channel(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+    ours.send(15)
+    theirs.send("the role's end")
+    theirs.close()
+    assert ours.receive() == "the role's end"
+    assert ours.receive() is None
+    ours.close()
+
+
 def test_a_message_too_large_is_refused_before_it_is_sent():
     listener, name = listen()
     with listener:
