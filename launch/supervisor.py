@@ -178,6 +178,7 @@ class _Role:
     dump_at: float = float("inf")
     kill_at: float = float("inf")
     stopping: bool = False
+    dumped: bool = False  # asked for its stacks: its time is over
     killed: bool = False
 
 
@@ -268,6 +269,8 @@ class Supervisor:
         code = end.code
         if code == -signal.SIGTERM and role.stopping:
             code = 0  # it was so early in its life that it had no handler yet
+        # Reading the stacks of threads that end at that moment can crash a process: it would have been killed anyway.
+        role.killed |= role.stopping and role.dumped and code < 0
         text = end.text or (_tail(role.request.log, role.log_start) if code else "")
         self._hub.send(Report(role.request.name, "exited", role.process.pid, code, text, role.killed))
 
@@ -291,7 +294,7 @@ class Supervisor:
         """Has a role that doesn't stop write down where it is, then kills it."""
         if role.dump_at <= now:
             role.process.signal(DUMP_SIGNAL)
-            role.dump_at = float("inf")
+            role.dumped, role.dump_at = True, float("inf")
         if role.kill_at <= now:
             role.killed = role.stopping
             role.process.signal(signal.SIGKILL)

@@ -1,11 +1,13 @@
 """Small real roles for tests of the processes around them."""
 
 import ctypes
+import faulthandler
 import os
 import socket
 import threading
 import time
 
+from launch.child import DUMP_SIGNAL
 from launch.roles import Assignment
 
 
@@ -38,6 +40,13 @@ def stuck(assignment: Assignment, stop: threading.Event) -> str:
     sleep = ctypes.PyDLL(None).sleep
     while True:
         sleep(1000)
+
+
+def crashing_at_its_dump(assignment: Assignment, stop: threading.Event) -> str:
+    """Doesn't stop, and dies of being asked where it is."""
+    faulthandler.unregister(DUMP_SIGNAL)
+    while True:
+        time.sleep(1000)
 
 
 def with_child(assignment: Assignment, stop: threading.Event) -> str:

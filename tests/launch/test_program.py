@@ -151,6 +151,12 @@ def test_a_stuck_role_is_killed_after_it_told_where_it_was(tmp_path, mark):
     assert processes(mark) == []
 
 
+def test_a_role_that_crashes_when_asked_where_it_is_has_been_killed_not_failed(tmp_path, mark):
+    outcome = run_small(tmp_path, "warm", 1.0, ["actor=crashing_at_its_dump", "monitor=short"])
+    assert outcome.code == 0
+    assert outcome.problems[0].startswith("actor-0 did not stop in time and was killed")
+
+
 def test_what_a_role_leaves_behind_is_ended(tmp_path, mark):
     outcome = run_small(tmp_path, "warm", 8.0, ["monitor=with_child"])
     assert outcome.code == 0
