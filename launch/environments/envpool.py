@@ -17,14 +17,22 @@ What was found of EnvPool 0.8.4, and what is done about it:
   as at any other beginning.
 - Bounds it doesn't know are given as the smallest and largest positive double; they become -inf and inf.
 - Arrays come fresh from C++ each step: they are given on without a copy.
+- Destroying a pool hangs for ever, with the interpreter's lock, where the thread that makes its buffers is just behind
+  the steps: it sees the end before it has made the buffer that the destructor takes. See `_destroy`.
 """
 
+import ctypes
 import dataclasses
 import math
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import envpool
 import numpy as np
+from absl import logging
 
 from agents.agent import TimeStep
 from configs.experiment import EnvironmentConfig
@@ -49,6 +57,8 @@ _RESERVED = {
 }
 _WITHOUT_LIMIT = ("Catch-v0", "Blackjack-v1", "CliffWalking-v0")  # they ignore max_episode_steps
 _UNBOUNDED = 3e38  # bounds as wide as float32 mean none
+_END_SECONDS = 5.0  # that a pool's threads have to come to rest
+_LOOKS = 3  # at each thread, a millisecond apart: one may sleep for a moment in the middle of its work
 
 
 def spec_of(config: EnvironmentConfig) -> EnvironmentSpec:
@@ -83,6 +93,7 @@ class _Pool:
         self._ended = np.zeros(num, np.bool_)
         self._age = np.zeros(num, np.int32)  # steps since the episode's first frame; kept with episodic_life only
         base = seed % (2**31 - num)  # EnvPool adds 0..num-1 and wants an int32
+        threads_before = _threads()
         self._pool = envpool.make(
             config.name,
             env_type="gymnasium",
@@ -92,6 +103,7 @@ class _Pool:
             seed=base,
             **config.options,
         )
+        self._end = weakref.finalize(self, _destroy, self._pool, tuple(_threads() - threads_before))
 
     @property
     def spec(self) -> EnvironmentSpec:
@@ -108,8 +120,9 @@ class _Pool:
         return self._recorder.take()
 
     def close(self) -> None:
-        """Ends the pool's threads."""
-        self._pool = None  # EnvPool has no other way
+        """Ends the pool's threads. Waits for what they are at, 5 s at most."""
+        self._pool = None
+        self._end()
 
     def _timestep(
         self, observation: Tree, reward: Array, terminated: Array, truncated: Array, info: dict[str, Array], ids: Any
@@ -189,6 +202,32 @@ class AsynchronousEnvPool(_Pool):
     def send(self, action: Array, ids: Array) -> None:
         """Steps the environments `ids` [M] with actions [M, ...]; returns at once."""
         self._pool.send(self._action(action), ids)
+
+
+def _threads() -> set[Path]:
+    """The threads of this process, as the kernel shows them."""
+    return set(Path("/proc/self/task").iterdir())
+
+
+def _destroy(pool: Any, threads: Sequence[Path]) -> None:
+    """Lets go of a pool once its threads are at rest: then all its buffers are made. One whose threads don't come to
+    rest is kept for ever, as destroying it may hang.
+    """
+    deadline, seen = time.monotonic() + _END_SECONDS, 0
+    while seen < _LOOKS:
+        if time.monotonic() > deadline:
+            logging.warning("An EnvPool's threads didn't come to rest within %.0f s: it is left alone.", _END_SECONDS)
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(pool))
+            return
+        seen = seen + 1 if all(map(_asleep, threads)) else 0
+        time.sleep(0.001)
+
+
+def _asleep(thread: Path) -> bool:
+    try:
+        return (thread / "stat").read_text().rpartition(")")[2].split()[0] == "S"
+    except OSError:
+        return True  # it has ended
 
 
 def _repeat_first_frame(stack: Array, age: Array) -> None:

@@ -8,10 +8,8 @@ import psutil
 import pytest
 
 from configs.experiment import EnvironmentConfig
-from launch.environments.factory import environment_spec, import_library, make_environments
+from launch.environments.factory import environment_spec, make_environments
 from replay.spec import ArraySpec, ContinuousAction, DiscreteAction
-
-envpool: Any = vars(import_library("envpool"))["envpool"]  # imported without its banner
 
 FAMILIES = (
     "CartPole-v1",
@@ -31,6 +29,34 @@ LIVES = {"episodic_life": True, "reward_clip": True}
 
 def make(name: str, num: int = 1, seed: int = 0, **options: Any) -> Any:
     return make_environments(EnvironmentConfig(name=name, options=options), num, seed, threads=1)
+
+
+# Makes, steps and destroys pools on one CPU, where the thread that makes a pool's buffers runs last of all: it is
+# behind when the end comes. CLOSE is how a pool is let go.
+STARVED = """
+import os
+import numpy as np
+from configs.experiment import EnvironmentConfig
+from launch.environments.factory import make_environments
+
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+for _ in range(100):
+    before = {int(thread) for thread in os.listdir("/proc/self/task")}
+    environments = make_environments(EnvironmentConfig(name="Catch-v0"), 2, 0, 2)
+    maker = min({int(thread) for thread in os.listdir("/proc/self/task")} - before)
+    os.sched_setscheduler(maker, os.SCHED_IDLE, os.sched_param(0))
+    environments.reset()
+    for _ in range(20):
+        environments.step(np.zeros(2, np.int32))
+    CLOSE
+print("done")
+"""
+
+
+def run_starved(close: str, seconds: float) -> str:
+    """What such a process printed; raises TimeoutExpired if it hangs."""
+    command = [sys.executable, "-c", STARVED.replace("CLOSE", close)]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=seconds).stdout
 
 
 def idle(environments: Any) -> Any:
@@ -156,9 +182,8 @@ def test_a_game_over_on_the_step_of_the_limit_is_terminated() -> None:
     assert timestep.terminated[0]
     assert not timestep.truncated[0]
     # Control: EnvPool itself, played the same, says it was the limit.
-    pool = envpool.make(
-        "Breakout-v5", env_type="gymnasium", num_envs=1, seed=limited._pool.config["seed"], max_episode_steps=length
-    )
+    control = make("Breakout-v5", max_episode_steps=length)
+    pool = control._pool
     pool.reset()
     for action in actions[:length]:
         _, _, terminated, truncated, _ = pool.step(action)
@@ -170,9 +195,8 @@ def test_episodes_are_raw_rewards_of_whole_games() -> None:
     """With clipped rewards and lives as episodes, against what EnvPool's infos say, added up by hand."""
     environments = make("SpaceInvaders-v5", **LIVES)
     timesteps, actions = play_atari(environments, 1500)
-    pool = envpool.make(
-        "SpaceInvaders-v5", env_type="gymnasium", num_envs=1, seed=environments._pool.config["seed"], **LIVES
-    )
+    control = make("SpaceInvaders-v5", **LIVES)
+    pool = control._pool
     pool.reset()
     expected, total, lives = [], 0.0, 0
     for action in actions:
@@ -212,7 +236,8 @@ def test_a_stack_holds_no_frame_from_before_its_episode(options: dict[str, Any])
 
 def test_envpool_itself_leaves_frames_of_a_lost_life_in_the_stack() -> None:
     """The control of the test above: without the repair it would fail."""
-    pool = envpool.make("Breakout-v5", env_type="gymnasium", num_envs=1, seed=0, episodic_life=True)
+    environments = make("Breakout-v5", episodic_life=True)
+    pool = environments._pool
     pool.reset()
     random = np.random.default_rng(0)
     ended = False
@@ -223,6 +248,17 @@ def test_envpool_itself_leaves_frames_of_a_lost_life_in_the_stack() -> None:
             mixed.append(not (observation[0] == observation[0, -1]).all())
         ended = terminated[0]
     assert any(mixed)
+
+
+@pytest.mark.parametrize("close", ["environments.close()", "environments = None"])
+def test_a_pool_ends_even_right_after_a_step(close: str) -> None:
+    assert run_starved(close, 60) == "done\n"
+
+
+def test_envpool_itself_hangs_there() -> None:
+    """The control of the test above."""
+    with pytest.raises(subprocess.TimeoutExpired):
+        run_starved("environments._end.detach(); environments = None", 10)
 
 
 def test_actions_are_clipped_to_their_bounds() -> None:
