@@ -76,7 +76,8 @@ class RoundRobinWriter(abc.ABC, Generic[Shard]):
                 sequences overlap with are sent once more.
             balanced: the addresses are a load balancer's, which has shards behind it: two streams take turns, and each
                 turn begins with a new stream, which the balancer gives to the shard that has the fewest.
-            stop: a wait for room ends when it is set; the items that waited are lost, and counted.
+            stop: a wait for room ends when it is set; the items that waited are lost, and counted, as are all later
+                ones that would have to wait.
         """
         numbers = {
             "addresses": len(addresses),
@@ -103,6 +104,7 @@ class RoundRobinWriter(abc.ABC, Generic[Shard]):
         self._waited = 0.0
         self._deadline = float("inf")  # of waits for room: close() sets one
         self._checked = self._closed = False
+        self._given_up = False  # no shard had room after `stop` was set: until close() none is asked any more
 
     @property
     def counts(self) -> WriterCounts:
@@ -195,6 +197,8 @@ class RoundRobinWriter(abc.ABC, Generic[Shard]):
         current = self._shards[self._current]
         if current.connected and not current.full:
             return current
+        if self._given_up and not self._closed:
+            return None
         began, said = time.monotonic(), 0.0
         seconds = 0.0 if current.stalled else PATIENCE
         while True:
@@ -208,6 +212,7 @@ class RoundRobinWriter(abc.ABC, Generic[Shard]):
             now = time.monotonic()
             if self._stop_waiting(now):
                 self._waited += now - began
+                self._given_up = True
                 return None
             if now - began > said + SAY_EVERY:
                 said = now - began

@@ -246,9 +246,17 @@ def test_a_stopped_wait_ends_and_is_counted(shards: Any):
     thread.join(1.0)
     assert thread.is_alive()
     assert writer.counts.items_created == 4 + 6  # in the queue, and in flight
+    asked, ask = [], writer._shards[0].has_room
+
+    def has_room(seconds):
+        asked.append(seconds)
+        return ask(seconds)
+
+    writer._shards[0].has_room = has_room  # type: ignore[assignment, method-assign]
     stop.set()
     thread.join(10)
     assert not thread.is_alive()
+    assert len(asked) <= 2  # and not once more for each of the items that are left
     writer.close(0.5)
     counts = writer.counts
     assert (counts.items_confirmed, counts.items_unconfirmed) == (4, 6)
