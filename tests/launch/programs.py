@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,14 +48,23 @@ def environment() -> dict[str, str]:
 
 def wait_for_learning(status: Path, process: "subprocess.Popen[bytes]") -> None:
     """Until a launcher's program has done some learner steps."""
+    wait_for_state(status, process, lambda state: state["learner_steps"] > 20)
+
+
+def wait_for_state(
+    status: Path, process: "subprocess.Popen[bytes]", reached: Callable[[dict[str, Any]], bool]
+) -> dict[str, Any]:
+    """Until the state in a run's status is as wanted; gives it back. Fails if the launcher ends before."""
     deadline = time.monotonic() + 180
+    state: dict[str, Any] = {}
     while time.monotonic() < deadline:
-        assert process.poll() is None
+        assert process.poll() is None, state
         with contextlib.suppress(OSError, ValueError):
-            if json.loads(status.read_text())["state"]["learner_steps"] > 20:
-                return
+            state = json.loads(status.read_text())["state"]
+            if reached(state):
+                return state
         time.sleep(0.3)
-    raise TimeoutError("nothing was learned within 180 s")
+    raise TimeoutError(f"after 180 s the run's state was still {state}")
 
 
 def run_program(config: str, directory: Path, *overrides: str, timeout: float) -> Finished:
@@ -80,3 +90,22 @@ def _finish(command: list[str], run: Path, timeout: float) -> Finished:
         check=False,
     )
     return Finished(done.returncode, done.stdout, run.resolve())
+
+
+@contextlib.contextmanager
+def learning(tmp_path: Path, config: str, *overrides: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
+    """A program that has begun to learn, and its run's folder; what it says goes to output.txt."""
+    with open(tmp_path / "output.txt", "w+") as output:
+        process = subprocess.Popen(
+            command_line(config, tmp_path / "runs", *overrides),
+            cwd=REPOSITORY, env=environment(), stdout=output, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            wait_for_learning(tmp_path / "runs" / "latest" / "status.json", process)
+            yield process, tmp_path / "runs" / "latest"
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            output.seek(0)
+            print(output.read())

@@ -1,6 +1,7 @@
 """The accelerated actor against a real shard: every environment's stream comes out whole, and the program learns."""
 
 import dataclasses
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from replay.metrics import MetricsReader
 from replay.steps import Steps
 from replay.variables import VariablePublisher
 from tests.launch.environments.corridor import GymnasiumCorridor
-from tests.launch.programs import run_program
+from tests.launch.programs import learning, run_program, wait_for_state
 from tests.replay import servers
 from tests.replay.shards import ShardProcess, eventually, no_forkserver_left  # noqa: F401
 from tests.replay.streams import map_rows
@@ -255,10 +256,13 @@ def test_a_program_with_an_accelerated_actor_learns(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", ["apex_cartpole", "r2d2_cartpole", "impala_cartpole"])
 def test_both_kinds_of_actor_feed_one_learner(config: str, tmp_path: Path) -> None:
-    done = run_program(
-        config, tmp_path, "topology.actors=1", "topology.accelerated_actors=1", "run.learner_steps=60", timeout=200
-    )
-    assert done.code == 0, done.output
-    assert "learner steps reached" in done.output, done.output
-    counts = done.status["state"]["counts"]
-    assert min(counts[f"{kind}.environment_steps"] for kind in ("actor", "accelerated_actor")) > 0, counts
+    def fed(state: dict[str, Any]) -> bool:
+        items = [state["counts"].get(f"{kind}.items_created", 0) for kind in ("actor", "accelerated_actor")]
+        return bool(min(items) > 0 and state["learner_steps"] >= 60)
+
+    overrides = ("topology.actors=1", "topology.accelerated_actors=1", "run.target_evaluations=1000")
+    with learning(tmp_path, config, *overrides) as (process, run):
+        wait_for_state(run / "status.json", process, fed)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    assert "failed" not in (tmp_path / "output.txt").read_text()

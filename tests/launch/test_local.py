@@ -1,13 +1,12 @@
 """The command itself: what it prints, leaves and returns, in good and in bad ways to end."""
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from configs.serialization import from_json
 from launch import local
 from launch.learner_manifests import steps_in
 from launch.processes import COORDINATOR
-from tests.launch.programs import REPOSITORY, command_line, environment, run_program, wait_for_learning
+from tests.launch.programs import REPOSITORY, command_line, environment, learning, run_program, wait_for_learning
 
 FILES = ("config.json", "metrics.jsonl", "curve.png", "status.json", "tensorboard", "logs", "checkpoints")
 
@@ -200,25 +199,6 @@ def test_a_role_that_stops_answering_is_reported_and_started_again(tmp_path: Pat
             assert f"{name} gave no sign of life for" in (tmp_path / "output.txt").read_text()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=30) == 130
-
-
-@contextlib.contextmanager
-def learning(tmp_path: Path, config: str, *overrides: str) -> Iterator[tuple["subprocess.Popen[bytes]", Path]]:
-    """A program that has begun to learn, and its run's folder; what it says goes to output.txt."""
-    with open(tmp_path / "output.txt", "w+") as output:
-        process = subprocess.Popen(
-            command_line(config, tmp_path / "runs", *overrides),
-            cwd=REPOSITORY, env=environment(), stdout=output, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        try:
-            wait_for_learning(tmp_path / "runs" / "latest" / "status.json", process)
-            yield process, tmp_path / "runs" / "latest"
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            output.seek(0)
-            print(output.read())
 
 
 def kill_and_wait(directory: Path, name: str, how: signal.Signals = signal.SIGKILL) -> None:
