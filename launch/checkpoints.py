@@ -27,6 +27,7 @@ from launch.learner_manifests import (
     steps_in,
     write_manifest,
 )
+from launch.memory import give_back_memory
 from replay.fingerprints import damage, fingerprints
 
 
@@ -95,6 +96,7 @@ class LearnerCheckpoints:
             self._write_whole(step, state)
         except Exception as error:  # a full disk, say: the learner learns on, and the checkpoints before stay
             logging.error("No checkpoint of learner step %d: %s", step, error)
+        give_back_memory()
 
     def _write_whole(self, step: int, state: Any) -> None:
         folder = folder_of(self._root, step)

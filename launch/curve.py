@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter
 
 from launch.run_directory import write_atomically
 
-MAX_ROWS = 2000  # kept of a run: more can't be told apart in a picture this wide
+MAX_ROWS = 1000  # kept of a run: more can't be told apart in a picture this wide
 
 _DOT, _MEAN, _EVALUATION, _TARGET = "#9db8d9", "#2f6db3", "#d1495b", "#7a7a7a"
 

@@ -1,7 +1,5 @@
 """What the monitor writes into a run's folder: metrics.jsonl, TensorBoard's events, status.json and curve.png."""
 
-import contextlib
-import ctypes
 import dataclasses
 import gc
 import json
@@ -17,6 +15,7 @@ from matplotlib.figure import Figure
 
 from launch.curve import Curve, draw_curve, make_figure
 from launch.event_file import EventFile
+from launch.memory import give_back_memory
 from launch.run_directory import RunDirectory, to_json, write_atomically
 from launch.run_state import Evaluation, RunState, RunStatus
 
@@ -179,18 +178,10 @@ class CurveDrawer:
             draw_curve(curve, title, self._path, self._target, figure)
         except Exception as error:  # a run doesn't end for a picture
             logging.error("The learning curve could not be drawn: %s", error, exc_info=not isinstance(error, OSError))
+        gc.collect()  # a figure is full of cycles
         give_back_memory()
         now = time.monotonic()
         self._next = now + max(self._period, (now - began) / DRAWING_SHARE)
-
-
-def give_back_memory() -> None:
-    """Frees what a picture took. Its figure is full of cycles, which would stay until the collector comes by; and what
-    is freed stays with the process, in pieces that the next picture doesn't fit into: some 30 MiB an hour.
-    """
-    gc.collect()
-    with contextlib.suppress(AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _end_last_line(path: Path) -> None:
