@@ -33,6 +33,7 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1 \
     HOME=/tmp \
+    MALLOC_ARENA_MAX=2 \
     MPLCONFIGDIR=/tmp/matplotlib \
     ANTIPHON_RUN_DIRECTORY=/run/antiphon
 WORKDIR /opt/antiphon

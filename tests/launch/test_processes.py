@@ -30,6 +30,11 @@ def test_exceptions_from_proxies_are_added_to():
     assert environment["NO_PROXY"] == "localhost,127.0.0.1"
 
 
+def test_few_arenas_hold_what_is_freed_unless_the_user_says_otherwise():
+    assert role_environment("learner", environ={})["MALLOC_ARENA_MAX"] == "2"
+    assert role_environment("learner", environ={"MALLOC_ARENA_MAX": "8"})["MALLOC_ARENA_MAX"] == "8"
+
+
 def test_no_threads_is_refused():
     with pytest.raises(ValueError, match="threads=0 of learner"):
         role_environment("learner", threads=0)
