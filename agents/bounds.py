@@ -51,7 +51,7 @@ MEANINGS: Mapping[str, tuple[str, Bound]] = {
     "priority_floor": ("added to priorities, so that none is 0", POSITIVE),
     "priority_mix": ("the share of the largest error in a priority", SHARE),
     "target_period": ("a count of learner steps", COUNT),
-    "head_size": ("a count of units", COUNT),
+    "head_size": ("a count of units; 0: no hidden layer", NOT_NEGATIVE),
     "lstm_size": ("a count of units", COUNT),
     "baseline_cost": ("the weight of a part of the loss", NOT_NEGATIVE),
     "value_cost": ("the weight of a part of the loss", NOT_NEGATIVE),

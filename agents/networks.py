@@ -115,15 +115,18 @@ class DuelingHead(nn.Module):
 
     torso: nn.Module
     actions: int
-    size: int  # hidden units of each stream
+    size: int  # hidden units of each stream; 0: none, both are linear in the torso's features
 
     @nn.compact
     def __call__(self, observation: Tree) -> Array:
         """[B, *obs] -> q [B, A]."""
         hidden = self.torso(observation)
-        value = nn.Dense(1)(nn.relu(nn.Dense(self.size)(hidden)))
-        advantage = nn.Dense(self.actions)(nn.relu(nn.Dense(self.size)(hidden)))
+        value = nn.Dense(1)(self._stream(hidden))
+        advantage = nn.Dense(self.actions)(self._stream(hidden))
         return value + advantage - jnp.mean(advantage, axis=1, keepdims=True)
+
+    def _stream(self, hidden: Array) -> Array:
+        return nn.relu(nn.Dense(self.size)(hidden)) if self.size else hidden
 
 
 def make_torso(network: NetworkName, hidden_sizes: Sequence[int], environment: EnvironmentSpec) -> Torso:

@@ -15,7 +15,7 @@ class ApexConfig:
     )
     network: NetworkName = "mlp"
     hidden_sizes: tuple[int, ...] = (64, 64)  # dense layers of the torso
-    head_size: int = 64  # hidden units of each stream of the dueling head
+    head_size: int = 64  # hidden units of each stream of the dueling head; 0: no hidden layer
     discount: float = 0.99
     reward_clip: float = 0.0  # rewards are clipped to [-clip, clip]; 0: not. The paper: 1
     epsilon_base: float = 0.4  # of the ladder of exploration

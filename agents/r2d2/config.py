@@ -23,7 +23,7 @@ class R2d2Config:
     network: NetworkName = "mlp"
     hidden_sizes: tuple[int, ...] = (64,)  # dense layers between observation and LSTM
     lstm_size: int = 64  # the paper: 512
-    head_size: int = 64  # hidden units of each stream of the dueling head; the paper: 512
+    head_size: int = 64  # hidden units of each stream of the dueling head, 0: no hidden layer; the paper: 512
     discount: float = 0.997
     reward_clip: float = 0.0  # rewards are clipped to [-clip, clip]; 0: not, as the values are rescaled
     epsilon_base: float = 0.4  # of the ladder of exploration

@@ -113,21 +113,23 @@ def test_every_leaf_of_a_dict_is_seen(network):
         assert not np.allclose(base, torso.apply(params, {**observation, name: observation[name] + 7}))
 
 
-def test_dueling_heads_hold_the_advantages_mean_at_zero():
-    head = DuelingHead(make_torso("mlp", (8,), environment(VECTOR)), actions=3, size=8)
+@pytest.mark.parametrize(("size", "value", "advantage"), [(8, "Dense_0", "Dense_2"), (0, "Dense_0", "Dense_1")])
+def test_dueling_heads_hold_the_advantages_mean_at_zero(size: int, value: str, advantage: str):
+    head = DuelingHead(make_torso("mlp", (8,), environment(VECTOR)), actions=3, size=size)
     inputs = jax.random.normal(KEY, (5, 4))
     params = head.init(KEY, inputs)
     q = head.apply(params, inputs)
     assert q.shape == (5, 3)
     # A constant added to all advantages (the bias of the last layer) changes nothing, to the value everything.
     layers = params["params"]
-    assert layers["Dense_2"]["bias"].shape == (3,)
+    assert (layers[value]["bias"].shape, layers[advantage]["bias"].shape) == ((1,), (3,))
+    assert len(layers) == (5 if size else 3)  # the torso's among them
 
     def shifted(layer):
         return {"params": {**layers, layer: {**layers[layer], "bias": layers[layer]["bias"] + 5}}}
 
-    np.testing.assert_allclose(head.apply(shifted("Dense_2"), inputs), q, atol=1e-5)
-    np.testing.assert_allclose(head.apply(shifted("Dense_0"), inputs), q + 5, atol=1e-5)
+    np.testing.assert_allclose(head.apply(shifted(advantage), inputs), q, atol=1e-5)
+    np.testing.assert_allclose(head.apply(shifted(value), inputs), q + 5, atol=1e-5)
 
 
 def test_the_first_policy_is_nearly_uniform():
