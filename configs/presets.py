@@ -68,7 +68,7 @@ def apex_minatar_breakout() -> Experiment:
 
 def apex_minatar_asterix() -> Experiment:
     """Ape-X DQN plays Asterix on a 10 x 10 board."""
-    return _apex_minatar("apex_minatar_asterix", "asterix")
+    return _apex_minatar("apex_minatar_asterix", "asterix", n_step=1, target_period=100, head_size=0)
 
 
 def apex_pong() -> Experiment:
@@ -278,9 +278,9 @@ def describe_presets() -> dict[str, str]:
     return {name: (make.__doc__ or "").splitlines()[0] for name, make in PRESETS.items()}
 
 
-def _transitions(**fields: Any) -> ReplaySpec:
-    """Single steps with three-step returns, drawn by priority, as Ape-X has them."""
-    return ReplaySpec(trace=1, n_step=3, period=1, sampler="prioritized", **fields)
+def _transitions(n_step: int = 3, **fields: Any) -> ReplaySpec:
+    """Single steps, with three-step returns if not told otherwise, drawn by priority, as Ape-X has them."""
+    return ReplaySpec(trace=1, n_step=n_step, period=1, sampler="prioritized", **fields)
 
 
 def _apex_small() -> ApexConfig:
@@ -301,7 +301,7 @@ def _apex_small() -> ApexConfig:
     )
 
 
-def _apex_minatar(name: str, game: str) -> Experiment:
+def _apex_minatar(name: str, game: str, n_step: int = 3, target_period: int = 500, head_size: int = 64) -> Experiment:
     """Convolution, discount and size of the replay as Young and Tian (2019) have them for DQN.
 
     They draw 32 rows for each frame, this draws 8, in batches of 64.
@@ -311,6 +311,7 @@ def _apex_minatar(name: str, game: str) -> Experiment:
         agent="apex_dqn",
         agent_config=ApexConfig(
             replay=_transitions(
+                n_step=n_step,
                 max_size=100_000,
                 min_size=5_000,
                 samples_per_insert=8.0,
@@ -318,8 +319,8 @@ def _apex_minatar(name: str, game: str) -> Experiment:
             ),
             network="small_cnn",
             hidden_sizes=(128,),
-            head_size=64,
-            target_period=500,
+            head_size=head_size,
+            target_period=target_period,
             optimizer="adam",
             learning_rate=3e-4,
             epsilon=1e-6,
