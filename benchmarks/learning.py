@@ -1,5 +1,7 @@
 """Learning curves of presets over several seeds, through the real program, kept as CSV and PNG in docs/results.
 
+Each run's own folder stays in runs/learning: `python -m launch.status` says meanwhile how it stands.
+
 python -m benchmarks.learning --config=apex_cartpole --seeds=3
 python -m benchmarks.learning --config=impala_pong --seeds=1 --set run.seconds=2400
 """
@@ -8,7 +10,6 @@ import csv
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,8 +18,10 @@ import matplotlib
 from absl import app, flags
 
 RESULTS = Path("docs/results")
+RUNS = Path("runs/learning")
 COLUMNS = ("seed", "seconds", "environment_steps", "learner_steps", "training_return", "evaluation")
 MOST_ROWS = 300  # of one seed in the CSV
+LAST_WORDS = 4_000  # characters of a failed run's output
 
 
 class Run(NamedTuple):
@@ -30,20 +33,26 @@ class Run(NamedTuple):
 
 
 def run_seed(config: str, seed: int, overrides: Sequence[str]) -> Run:
-    """Runs a preset to its end and reads its metrics."""
-    with tempfile.TemporaryDirectory() as parent:
-        settings = [f"run.directory={parent}", f"run.seed={seed}", *overrides]
-        command = [sys.executable, "-m", "launch.local", f"--config={config}", "--set", *settings]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(done.stdout)
-        directory = Path(parent) / "latest"
-        lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-        return Run(
-            seed,
-            [_row(seed, line) for line in lines],
-            str(json.loads((directory / "status.json").read_text())["reason"]),
-        )
+    """Runs a preset to its end and reads its metrics.
+
+    Raises:
+        RuntimeError: it ended otherwise; says where its folder is, and how its output ends.
+    """
+    parent = RUNS / f"{config.replace('/', '_')}-{seed}"
+    print(f"{config} seed {seed}: python -m launch.status {parent}/latest", flush=True)
+    settings = [*overrides, f"run.directory={parent}", f"run.seed={seed}"]
+    command = [sys.executable, "-m", "launch.local", f"--config={config}", "--set", *settings]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        try:
+            output, _ = running.communicate()
+        except KeyboardInterrupt:  # Ctrl-C reaches it, too: it ends its roles and saves
+            output, _ = running.communicate()
+    if running.returncode:
+        raise RuntimeError(f"{parent}/latest ended with exit code {running.returncode}:\n{output[-LAST_WORDS:]}")
+    directory = parent / "latest"
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    reason = str(json.loads((directory / "status.json").read_text())["reason"])
+    return Run(seed, [_row(seed, line) for line in lines], reason)
 
 
 def _row(seed: int, line: dict[str, float | None]) -> dict[str, float | None]:
