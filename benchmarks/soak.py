@@ -13,6 +13,7 @@ import matplotlib
 import numpy as np
 import psutil
 from absl import app, flags
+from scipy.stats import theilslopes
 
 from benchmarks.programs import Running, program
 from replay.canary import Canary
@@ -63,8 +64,11 @@ def watch(running: Running, minutes: float) -> Iterator[Sample]:
 
 
 def slope(seconds: Sequence[float], values: Sequence[float]) -> float:
-    """Of the least-squares line: percent of the mean an hour."""
-    return float(np.polyfit(np.asarray(seconds) / 3600, values, 1)[0] / np.mean(values) * 100)
+    """Median of the slopes between all pairs of samples (Theil-Sen), in percent of the median an hour.
+
+    A least-squares line follows what is there for a moment, as a checkpoint that is being written.
+    """
+    return float(theilslopes(values, np.asarray(seconds) / 3600).slope / np.median(values) * 100)
 
 
 def report(samples: Sequence[Sample]) -> str:
